@@ -222,9 +222,7 @@ def enabled(store: Store, request: Request) -> bool:
 def apply(store: Store, request: Request) -> tuple[Store, Reply]:
     """What etcd does with one request, at one instant."""
     if isinstance(request, Await):
-        return store, Snapshot(
-            store.value(request.key), tuple(key for key in request.alive if store.get(key) is None)
-        )
+        return store, Snapshot(store.value(request.key), tuple(key for key in request.alive if store.get(key) is None))
     node = store.get(request.key)
     if isinstance(request, Create | Put | Mkdir):
         return _apply_write(store, request, node)

@@ -1,1 +1,1 @@
-"""TBD"""
+"""The requirements: what must hold, stated once and judged everywhere."""

@@ -1,0 +1,65 @@
+# Two commands do everything, their own set-up included: `make check` and `make test`.
+# They need python3 >= 3.10 with venv, and make. What they install stays in .venv.
+
+PYTHON ?= python3
+# An unpinned torch is a download of several GB; constraints.txt holds the same version.
+TORCH := torch==2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOG := $(VENV)/setup.log
+# Written last, so a set-up that was cut short is never taken for a finished one.
+READY := $(VENV)/ready
+# What a set-up depends on; it holds the folder's name because a moved .venv still points to the old place.
+INPUTS := $(shell { pwd; cat pyproject.toml constraints.txt; } | cksum)
+PIP := $(BIN)/python -m pip install --use-pep517 --no-build-isolation -c constraints.txt
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+# Modules from outside would stand in for the pinned ones.
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test lint clean
+
+help:
+	@echo 'make check   check the rendezvous: model, TLA+, real etcd and processes   ARGS="..." for rallypoint check'
+	@echo 'make test    run the tests            ARGS="..." for pytest, SLOW=1 with the slow ones'
+	@echo 'make lint    ruff, and mypy --strict on the package as it is installed'
+	@echo 'make setup   only the set-up that the others do when it is due'
+	@echo 'make clean   remove everything that the others made'
+
+check: setup
+	@$(BIN)/rallypoint check $(ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --session-timeout=690) $(ARGS)
+
+lint: setup
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	@rm -rf build
+	@$(PIP) -q --no-deps --target build/typecheck .
+	MYPYPATH=build/typecheck $(BIN)/python -m mypy --strict -p rallypoint
+	@# One run for each folder of tests: pytest imports their modules by their bare names.
+	@for folder in $$(find tests -path tests/live -prune -o -name '*.py' -exec dirname {} + | sort -u); do \
+	    echo "mypy --strict $$folder"; \
+	    MYPYPATH=build/typecheck:$$folder $(BIN)/python -m mypy --strict $$folder/*.py || exit; done
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+setup:
+	@[ "$$(cat $(READY) 2>/dev/null)" = '$(INPUTS)' ] && $(BIN)/python -c '' 2>/dev/null && exit 0; \
+	fail() { echo "rallypoint: $$1" >&2; exit 2; }; \
+	'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	    fail 'no Python >= 3.10 ($(PYTHON)): install python3, or name one: make PYTHON=/path/to/python3'; \
+	'$(PYTHON)' -c 'import venv, ensurepip' 2>/dev/null || \
+	    fail 'no venv in this Python ($(PYTHON)): install the package python3-venv'; \
+	echo 'Setting up $(VENV): pinned dependencies, 1.4 GB on disk, some minutes.'; \
+	rm -f $(READY); \
+	'$(PYTHON)' -m venv --clear $(VENV) || fail 'no venv made ($(VENV)): see the lines above'; \
+	{ $(PIP) setuptools && $(PIP) $(TORCH) -e '.[check,dev,torch]'; } >$(LOG) 2>&1 || \
+	    { tail -n 20 $(LOG) >&2; fail 'set-up failed ($(LOG)): see the lines above, then run the command again'; }; \
+	echo '$(INPUTS)' >$(READY)

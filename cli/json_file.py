@@ -1,0 +1,38 @@
+"""The ``--json FILE`` option that the commands share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+from rallypoint.model.errors import UnusableError
+
+
+def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    # Told before any work is done, and without opening it: a pipe can be opened only once.
+    if value is not None and not os.access(value.parent, os.W_OK | os.X_OK):
+        raise click.BadParameter(f"the folder {str(value.parent)!r} does not exist or is not writable", ctx, param)
+    return value
+
+
+json_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=_writable,
+    help="Write the findings to this file too.",
+)
+
+
+def write_json(file: Path, report: Mapping[str, Any]) -> None:
+    """Write the report with the version of rallypoint in front. Raises UnusableError if the file cannot be written."""
+    text = json.dumps({"rallypoint": version("rallypoint"), **report}, indent=2, ensure_ascii=False)
+    try:
+        file.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UnusableError("cannot write the report", f"{file}: {error.strerror}", "name another file") from error

