@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -213,9 +214,9 @@ class EtcdHttp:
 
 
 def checked_key(key: str) -> str:
-    """The key, if it is one that reaches etcd as it is. Raises ValueError otherwise."""
-    parts = key.split("/")
-    if parts[0] or any(part in {"", ".", ".."} for part in parts[1:]):
+    """The key ("" and "/": the root), if it is one that reaches etcd as it is. Raises ValueError otherwise."""
+    first, *parts = key.split("/")
+    if first or (key != "/" and any(part in {"", ".", ".."} for part in parts)):
         raise ValueError(f"not a usable etcd key: {key!r}")
     return key
 
@@ -332,9 +333,9 @@ def endpoints_of(text: str, default_port: int = 2379) -> tuple[tuple[str, int], 
 
 
 def _endpoint(text: str, default_port: int) -> tuple[str, int]:
-    if text.count(":") > 1 and not text.startswith("["):
-        return text, default_port
     try:
+        if text.count(":") > 1 and not text.startswith("["):
+            return str(IPv6Address(text)), default_port
         address = urlsplit(f"//{text}")
         host, port = address.hostname, address.port
     except ValueError as error:

@@ -60,6 +60,8 @@ class KeyValue:
     def __init__(self, http: EtcdHttp, prefix: str) -> None:
         self.http = http
         self.root = checked_key(joined_key(prefix))
+        if self.root == "/":
+            raise ValueError("a store needs a directory of its own, not the root of etcd")
 
     def names(self, key: bytes) -> tuple[str, ...]:
         """The possible names of a key; the first one is always possible."""

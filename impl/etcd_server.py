@@ -18,6 +18,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import etcd
     from typing_extensions import Self
 
-__all__ = ["EtcdBinary", "EtcdServer", "EtcdStartTimeout", "find_etcd", "find_free_port", "stop_etcd"]
+__all__ = ["EtcdBinary", "EtcdServer", "EtcdStartTimeout", "ServerTls", "find_etcd", "find_free_port", "stop_etcd"]
 
 BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 STOP_BOUND = 5.0  # seconds from SIGTERM to SIGKILL
@@ -58,6 +59,19 @@ class EtcdBinary:
     path: str
     rule: str
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """File names, for a server that is reached by https: its certificate and key, and the CA.
+
+    ``verify_clients``: ask clients for a certificate of the same CA.
+    """
+
+    cert: str
+    key: str
+    ca: str
+    verify_clients: bool = False
 
 
 def find_etcd() -> EtcdBinary:
@@ -162,6 +176,17 @@ def without_fsync(binary: str) -> list[str]:
     return ["--unsafe-no-fsync"] if "--unsafe-no-fsync" in _ask(binary, "--help") else []
 
 
+def _with_tls(tls: ServerTls, address: str, client_port: int, health_port: int) -> list[str]:
+    """The arguments for https (the last ones count), and for a plain address to ask for the server's health."""
+    client = f"https://{_bracketed(address)}:{client_port}"
+    return [
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-metrics-urls", f"http://{_bracketed(address)}:{health_port}"),
+        *("--cert-file", tls.cert, "--key-file", tls.key),
+        *(["--client-cert-auth", "--trusted-ca-file", tls.ca] if tls.verify_clients else []),
+    ]
+
+
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
@@ -186,16 +211,22 @@ class EtcdServer:
     """One etcd on a free port of this machine.
 
     ``data_dir``: where its data lives and stays (in the sub-directory "0"); None: a temporary directory that goes with
-    the server. ``enable_v2``: serve the v2 API. ``extra_args``: further arguments for etcd.
-    Method names and defaults are those of torch's class; ``kill`` and ``pid`` are for tests of outages.
+    the server. ``enable_v2``: serve the v2 API. ``tls``: serve https. ``extra_args``: further arguments for etcd.
+    Method names and defaults are those of torch's class; ``kill``, ``pause``, ``resume`` and ``pid`` are for tests.
     """
 
     def __init__(
-        self, data_dir: str | os.PathLike[str] | None = None, *, enable_v2: bool = True, extra_args: Sequence[str] = ()
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        enable_v2: bool = True,
+        tls: ServerTls | None = None,
+        extra_args: Sequence[str] = (),
     ) -> None:
         self._data_dir = os.path.abspath(data_dir) if data_dir else None
         self._temporary = "" if data_dir else temporary_directory()
         self._enable_v2 = enable_v2
+        self._tls = tls
         self._extra_args = list(extra_args)
         self._address = ""
         self._port = -1
@@ -229,7 +260,12 @@ class EtcdServer:
             client = etcd.Client
         except (ModuleNotFoundError, AttributeError) as error:
             raise UnusableError("python-etcd is missing", str(error), "pip install python-etcd") from error
-        return client(host=self.get_host(), port=self._port, read_timeout=10)
+        address: dict[str, Any] = {"host": self.get_host(), "port": self._port, "read_timeout": 10}
+        if self._tls is not None:
+            address.update(protocol="https", ca_cert=self._tls.ca)
+            if self._tls.verify_clients:
+                address["cert"] = (self._tls.cert, self._tls.key)
+        return client(**address)
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | IO[str] | None = None) -> None:
         """Start etcd and wait until it answers; after ``kill`` or ``stop`` on the same port again.
@@ -258,8 +294,8 @@ class EtcdServer:
                     raise
 
     def _start_once(self, deadline: float, stderr: int | IO[str] | None) -> None:
-        with find_free_port() as sock:
-            peer_port = sock.getsockname()[1]
+        with find_free_port() as sock, find_free_port() as other:
+            peer_port, health_port = sock.getsockname()[1], other.getsockname()[1]
         data = os.path.join(self._data_dir or self._temporary, "0")
         if self._data_dir:
             os.makedirs(self._data_dir, exist_ok=True)
@@ -268,12 +304,16 @@ class EtcdServer:
         command += ["--heartbeat-interval", "20", "--election-timeout", "200"]
         command += without_fsync(command[0]) if self._temporary else []
         command += ["--enable-v2"] if self._enable_v2 else []
+        if self._tls is not None:
+            command += _with_tls(self._tls, self._address, self._port, health_port)
+        else:
+            health_port = self._port
         before = self._process
         self._process = Supervised([*command, *self._extra_args], directory=self._temporary, stderr=stderr)
         self._guard(self._process)
         if before is not None:
             before.release()
-        if not await_ready(self._process, self._address, self._port, deadline):
+        if not await_ready(self._process, self._address, health_port, deadline):
             raise EtcdStartTimeout("etcd was not ready in time", self.get_endpoint(), "allow more time")
         logger.info("etcd serves on %s", self.get_endpoint())
 
@@ -295,6 +335,17 @@ class EtcdServer:
             return None
         self._process.kill()
         return self._process.ended()
+
+    def pause(self) -> None:
+        """Stop etcd in its tracks (SIGSTOP), as a machine that hangs does; returns when it has stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_BOUND
+        while ") T " not in Path(f"/proc/{self.pid}/stat").read_text() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """Let a paused etcd go on."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End etcd (bounded: SIGTERM, after 5 s SIGKILL) and remove what we made. A second call does nothing."""

@@ -15,7 +15,7 @@ from rallypoint.impl.etcd_http import INDEX_CLEARED, Answer, EtcdHttp, EtcdUnava
 from rallypoint.model.etcd import NOT_FOUND
 
 PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5)  # seconds between attempts; the last one from then on
-QUIET = 1.0  # seconds without an event after which an absent key is taken to have no further history
+QUIET = 0.5  # seconds without an event after which an absent key is taken to have no further history
 
 
 class OutOfTimeError(Exception):

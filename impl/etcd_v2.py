@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from posixpath import commonpath
 from typing import TypeAlias
 
 from rallypoint.impl.etcd_http import Answer, EtcdHttp, EtcdUnavailable, Node, Refusal, joined_key
@@ -30,7 +31,7 @@ class _Look:
 
 
 class EtcdV2:
-    """Performs requests below ``root``: the model's ``/active_version`` is ``root/active_version`` in etcd.
+    """Performs requests below ``root`` ("" for none): the model's ``/active_version`` is ``root/active_version`` in etcd.
 
     ``observer(request, reply, index)`` is called after each reply; ``index`` is the modifiedIndex of a write that took
     effect, and otherwise etcd's index when it answered. Safe for several threads.
@@ -38,7 +39,7 @@ class EtcdV2:
 
     def __init__(self, http: EtcdHttp, root: str, *, observer: Observer | None = None) -> None:
         self.http = http
-        self.root = joined_key(root)
+        self.root = joined_key(root).rstrip("/")
         self._observer = observer
         self._local = threading.local()
 
@@ -138,7 +139,7 @@ class EtcdV2:
         """Until something that matters may have changed: an event on our keys, a cut, a time-out, lost history."""
         names = [request.key, *request.alive]
         wanted = [self._long(name) for name in names]
-        place = self.root if request.alive else wanted[0]
+        place = commonpath([name.rpartition("/")[0] for name in wanted]) if request.alive else wanted[0]
         slice_end = min(deadline, time.monotonic() + self.http.attempt_timeout)
         while time.monotonic() < slice_end:
             event = self.http.watch(place, index, slice_end, recursive=bool(request.alive))

@@ -104,14 +104,14 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Wait until ``key`` no longer holds ``seen``, or one of ``alive`` is gone; then read both.
+    """Wait until ``key`` no longer holds ``seen`` (None: is absent), or one of ``alive`` is gone; then read both.
 
     Stands for a watch followed by a read. A watch that returns early changes nothing (the request is repeated), so
     only the two causes are steps; see ``enabled``.
     """
 
     key: str
-    seen: str
+    seen: str | None
     alive: tuple[str, ...] = ()
 
 

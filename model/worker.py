@@ -626,8 +626,8 @@ def last_call_over(worker: Worker) -> Worker:
 
 
 def deadline(rules: Rules, worker: Worker) -> Worker:
-    """The time for the whole rendezvous is up: leave no trace, then give up."""
-    if worker.lease is not None and rules.leave_at_once:
+    """The time for the whole rendezvous is up: leave no trace, then give up (at once if that takes too long, too)."""
+    if worker.lease is not None and rules.leave_at_once and worker.pc != "withdraw":
         return _at(worker, "withdraw")
     return _at(replace(worker, lease=None), "timed_out")
 
@@ -665,32 +665,36 @@ def leases(rules: Rules, worker: Worker) -> tuple[Lease, ...]:
 
 
 class Standing(NamedTuple):
-    """What a member learns when it asks: how many workers wait, and why it should meet again."""
+    """What a member learns when it asks: how many workers wait (1 at least if it is stale), and why.
+
+    ``stale``: the member's version is no longer what the run believes in, or has lost a member.
+    """
 
     waiting: int
+    stale: bool
     reason: str
 
 
 def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ...]) -> Standing:
     """A member's view of its version, from the document and the keys of its version's directory.
 
-    ``waiting`` > 0 tells the agent to call next_rendezvous again. A member whose version is gone, superseded or
-    closed, or whose own lease was lost, is told so by ``waiting`` = 1 and the reason (PyTorch's rule: it reads 0).
+    ``waiting`` > 0 tells the agent to call next_rendezvous again. A member whose version is gone or superseded, or has
+    lost a member, is told so by ``waiting`` = 1 and the reason. PyTorch's rule: it counts the waiting workers of
+    whatever version is current, else reads 0.
     """
     document = None if text is None else docs.parse(text)
-    if (
-        document is not None
-        and document.status == FINAL
-        and (document.version == worker.version or not rules.told_when_stale)
-    ):
-        if rules.told_when_stale and worker.lease not in keys:
-            return Standing(1, "the lease of this member was lost")
+    status = docs.ABSENT if document is None else document.status
+    if document is not None and status == FINAL and (document.version == worker.version or not rules.told_when_stale):
+        lost = [key for key in document.keep_alives or () if key not in keys] if rules.told_when_stale else []
+        if lost:
+            return Standing(
+                1, True, f"the keep-alive of {lost[0]} is gone: version {document.version} has lost a member"
+            )
         count = waiting(rules, document, keys)
-        return Standing(count, f"{count} workers wait to be let in" if count else "")
-    if not rules.told_when_stale or (document is not None and document.status == CLOSED):
-        return Standing(0, "")
-    now = "no version" if document is None or document.version is None else f"version {document.version}"
-    return Standing(1, f"version {worker.version} is over: the run has {now} now")
+        return Standing(count, False, f"{count} workers wait to be let in" if count else "")
+    if not rules.told_when_stale or status == CLOSED:
+        return Standing(0, False, "")
+    return Standing(1, True, f"version {worker.version} is over: the run is {status} now")
 
 
 def waiting(rules: Rules, document: Document, keys: tuple[str, ...]) -> int:

@@ -552,7 +552,7 @@ Waiting(d) ==
 \* What num_nodes_waiting() answers to member x.
 Standing(x) ==
     IF store.doc.status = "final" /\ (store.doc.version = x.version \/ ~ToldWhenStale)
-    THEN IF ToldWhenStale /\ x.lease \notin store.keys THEN 1 ELSE Waiting(store.doc)
+    THEN IF ToldWhenStale /\ ~(Elements(store.doc.keeps) \subseteq store.keys) THEN 1 ELSE Waiting(store.doc)
     ELSE IF ToldWhenStale /\ store.doc.status # "closed" THEN 1 ELSE 0
 
 OneLiveVersion ==

@@ -214,7 +214,7 @@ def test_E_J_stop_is_bounded_for_a_stopped_etcd(users_directory: bool, tmp_path:
     server = EtcdServer(str(tmp_path) if users_directory else None)
     server.start()
     pid = server.pid
-    os.kill(pid, signal.SIGSTOP)
+    server.pause()
     before = time.monotonic()
     server.stop()
     assert time.monotonic() - before < etcd_process.PATIENCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import select
@@ -179,6 +180,8 @@ def test_a_killed_parent_takes_the_jvm_along(tmp_path: Path) -> None:
         try:
             assert select.select([end_of_jvm], [], [], 10)[0], "the JVM outlives its parent"
         finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(end_of_jvm, signal.SIGKILL)
             os.close(end_of_jvm)
 
 
