@@ -30,7 +30,7 @@ from rallypoint.impl.etcd_kv import TOO_LARGE, KeyValue
 from rallypoint.impl.etcd_store import EtcdStore
 from rallypoint.impl.etcd_sure import HistoryLostError, OutOfTimeError, insist, is_absent, write_once
 from rallypoint.model.errors import UnusableError
-from rallypoint.model.etcd import ALREADY_EXISTS, COMPARE_FAILED, NOT_FOUND
+from rallypoint.model.etcd import ALREADY_EXISTS, COMPARE_FAILED, NOT_A_FILE, NOT_FOUND
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
     RendezvousParameters,
@@ -46,6 +46,8 @@ STORE_PREFIX = "/torch/elastic/store"
 READ_TIMEOUT = 60  # seconds
 EMPTY = "===="  # base64 of an empty state, other than an empty value, which nobody writes on purpose (defect B-D)
 
+CHANGED = frozenset({NOT_FOUND, COMPARE_FAILED, ALREADY_EXISTS, NOT_A_FILE})
+
 Current = tuple[bytes, int]
 
 
@@ -60,6 +62,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
     """
 
     _DEFAULT_TTL = 7200
+    _name = "etcd-v2"
 
     def __init__(
         self,
@@ -77,8 +80,8 @@ class EtcdRendezvousBackend(RendezvousBackend):
 
     @property
     def name(self) -> str:
-        """Always "etcd-v2"."""
-        return "etcd-v2"
+        """ "etcd-v2", or the name under which torchrun asked for it."""
+        return self._name
 
     def get_state(self) -> Current | None:
         """The state and its token; None if there is none. Raises RendezvousConnectionError, RendezvousStateError."""
@@ -120,7 +123,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
         reply = write_once(self._http, self._key, params, was, deadline)
         if isinstance(reply, Refusal) and reply.code == TOO_LARGE:
             raise RendezvousStateError(f"The state of {len(state)} bytes is too large for etcd (10 MB as base64).")
-        if isinstance(reply, Refusal) and reply.code not in {NOT_FOUND, COMPARE_FAILED, ALREADY_EXISTS}:
+        if isinstance(reply, Refusal) and reply.code not in CHANGED:
             raise RendezvousStateError(f"etcd refuses the key {self._key}: {reply.cause}")
         return reply
 
@@ -214,9 +217,10 @@ def _index_of(token: object) -> int:
     if isinstance(token, bool) or not isinstance(token, int | str | bytes):
         return 0
     try:
-        return max(0, int(token))
+        index = int(token)
     except ValueError:
         return 0
+    return index if 0 < index < 1 << 63 else 0
 
 
 def _encoded(state: bytes) -> str:

@@ -31,7 +31,7 @@ class _Look:
 
 
 class EtcdV2:
-    """Performs requests below ``root`` ("" for none): the model's ``/active_version`` is ``root/active_version`` in etcd.
+    """Performs requests below ``root`` ("": none): the model's ``/active_version`` is ``root/active_version`` in etcd.
 
     ``observer(request, reply, index)`` is called after each reply; ``index`` is the modifiedIndex of a write that took
     effect, and otherwise etcd's index when it answered. Safe for several threads.

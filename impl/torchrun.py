@@ -69,6 +69,7 @@ def rallypoint_etcd_v2() -> Creator:
 
         known = with_known_options(params)
         backend, store = create_backend(known)
+        backend._name = params.backend  # torch refuses a handler that does not answer to the name it was asked for by
         return create_handler(store, backend, known)
 
     return create

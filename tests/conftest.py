@@ -8,6 +8,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 from rallypoint.impl.etcd_http import EtcdHttp
-from rallypoint.impl.etcd_server import EtcdServer
+from rallypoint.impl.etcd_server import EtcdServer, ServerTls
 from rallypoint.live.proxy import FaultProxy
 
 
@@ -63,3 +64,26 @@ def proxy(etcd_server: EtcdServer) -> Iterator[FaultProxy]:
     """A fault proxy in front of the shared etcd."""
     with FaultProxy(("127.0.0.1", etcd_server.get_port())) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with ca.pem, cert.pem and key.pem (for localhost, of that CA), and other.pem, another CA."""
+    import trustme
+
+    directory = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    trustme.CA().cert_pem.write_to_path(str(directory / "other.pem"))
+    certificate.private_key_pem.write_to_path(str(directory / "key.pem"))
+    certificate.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tls_etcd(tls_files: Path) -> Iterator[EtcdServer]:
+    """An etcd that is reached by https and asks for client certificates."""
+    cert, key, authority = (str(tls_files / name) for name in ("cert.pem", "key.pem", "ca.pem"))
+    with EtcdServer(tls=ServerTls(cert, key, authority, verify_clients=True)) as server:
+        yield server

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import etcd
 import pytest
-import trustme
 from rallypoint.impl.etcd_cluster import EtcdCluster
 from rallypoint.impl.etcd_http import (
     Access,
@@ -23,7 +22,7 @@ from rallypoint.impl.etcd_http import (
     joined_key,
     key_segment,
 )
-from rallypoint.impl.etcd_server import EtcdServer, ServerTls, find_free_port
+from rallypoint.impl.etcd_server import EtcdServer, find_free_port
 from rallypoint.impl.etcd_v2 import EtcdV2
 from rallypoint.live.proxy import Fault, FaultProxy
 from rallypoint.model import etcd as model
@@ -466,26 +465,6 @@ def test_only_a_client_can_be_copied() -> None:
 # TLS and users
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[trustme.CA, Path]:
-    directory = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
-    trustme.CA().cert_pem.write_to_path(str(directory / "other.pem"))
-    certificate = authority.issue_cert("localhost", "127.0.0.1")
-    certificate.private_key_pem.write_to_path(str(directory / "key.pem"))
-    certificate.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
-    return authority, directory
-
-
-@pytest.fixture(scope="module")
-def tls_etcd(authority: tuple[trustme.CA, Path]) -> Iterator[EtcdServer]:
-    directory = authority[1]
-    tls = ServerTls(str(directory / "cert.pem"), str(directory / "key.pem"), str(directory / "ca.pem"), True)
-    with EtcdServer(tls=tls) as server:
-        yield server
-
-
 def test_R84_tls_with_client_certificates(tls_etcd: EtcdServer) -> None:
     client = tls_etcd.get_client()
     assert client.write("/a", "1").value == "1"
@@ -504,10 +483,8 @@ def test_R84_tls_with_client_certificates(tls_etcd: EtcdServer) -> None:
     ],
     ids=["nothing", "no-ca", "wrong-ca", "no-certificate"],
 )
-def test_R83_nothing_is_trusted_unverified(
-    tls_etcd: EtcdServer, authority: tuple[trustme.CA, Path], files: dict[str, str]
-) -> None:
-    paths = {name: str(authority[1] / file) for name, file in files.items()}
+def test_R83_nothing_is_trusted_unverified(tls_etcd: EtcdServer, tls_files: Path, files: dict[str, str]) -> None:
+    paths = {name: str(tls_files / file) for name, file in files.items()}
     v2 = EtcdV2(EtcdHttp(Access((("127.0.0.1", tls_etcd.get_port()),), "https", **paths)), "/r")  # type: ignore[arg-type]
     with pytest.raises((UnusableError, EtcdUnavailable)) as caught:
         v2.check(soon())

@@ -132,17 +132,19 @@ def test_a_timeout_is_a_failed_harness_and_leaves_nothing(place: Path) -> None:
 
 def test_a_killed_jvm_is_a_failed_harness_and_leaves_nothing(place: Path) -> None:
     seen: list[Progress] = []
+    killed: list[int] = []
 
     def kill(index: int, progress: Progress) -> None:
-        assert index == 0
-        if not seen:
-            (pid,) = processes_in(place)
-            os.kill(pid, signal.SIGKILL)
         seen.append(progress)
+        if not killed:
+            killed.extend(processes_in(place))
+            os.kill(killed[0], signal.SIGKILL)
 
     result = run(ENDLESS, kill)
     assert (result.verdict, result.reason) == ("harness failed", "TLC ended with exit code -9 where 0 was due")
     assert result.states >= seen[0].states > 0
+    assert len(killed) == 1
+    assert not Path(f"/tmp/hsperfdata_{getpass.getuser()}/{killed[0]}").exists()
 
 
 def test_ctrl_c_ends_every_jvm(place: Path) -> None:
@@ -166,23 +168,21 @@ def test_a_killed_parent_takes_the_jvm_along(tmp_path: Path) -> None:
         f"job = Job(Path({str(SPECS)!r}), 'Counter', {ENDLESS.cfg!r})\n"
         "list(run_all([job], 1, on_start=lambda index: print('started', flush=True)))\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    with parent.stdout:
-        assert parent.stdout.readline() == b"started\n"
-        (jvm,) = [pid for pid in processes_in(tmp_path) if pid != parent.pid]
-        end_of_jvm = os.pidfd_open(jvm)
-        parent.kill()
-        parent.wait(timeout=10)
-        assert not (Path("/tmp") / f"hsperfdata_{getpass.getuser()}" / str(jvm)).exists()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) as parent:
         try:
-            assert select.select([end_of_jvm], [], [], 10)[0], "the JVM outlives its parent"
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == b"started\n"
+            (jvm,) = [pid for pid in processes_in(tmp_path) if pid != parent.pid]
+            end_of_jvm = os.pidfd_open(jvm)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(end_of_jvm, signal.SIGKILL)
-            os.close(end_of_jvm)
+            parent.kill()
+    try:
+        assert select.select([end_of_jvm], [], [], 10)[0], "the JVM outlives its parent"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(end_of_jvm, signal.SIGKILL)
+        os.close(end_of_jvm)
 
 
 def test_an_unknown_module_is_one_clear_line(place: Path) -> None:

@@ -81,7 +81,9 @@ def test_a_jar_of_ones_own_needs_its_hash(monkeypatch: pytest.MonkeyPatch, tmp_p
     own.write_bytes(b"another version")
     sha256 = hashlib.sha256(own.read_bytes()).hexdigest()
     monkeypatch.setenv("TLA2TOOLS_JAR", str(own))
-    with pytest.raises(UnusableError, match=rf"jar has sha256 {sha256} where {PINNED_SHA256} is due .* TLA2TOOLS_SHA256"):
+    with pytest.raises(
+        UnusableError, match=rf"jar has sha256 {sha256} where {PINNED_SHA256} is due .* TLA2TOOLS_SHA256"
+    ):
         find_jar()
     monkeypatch.setenv("TLA2TOOLS_SHA256", sha256[::-1])
     with pytest.raises(UnusableError, match=rf"jar has sha256 {sha256} where .* or "):

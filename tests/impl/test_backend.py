@@ -1,0 +1,431 @@
+"""EtcdRendezvousBackend, create_backend and the torchrun entry points: contract, defects B-A to B-L, S-C, D-I."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from base64 import b64decode, b64encode
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import etcd
+import pytest
+import torch.distributed as dist
+from rallypoint.impl.etcd_http import EtcdHttp
+from rallypoint.impl.etcd_rendezvous_backend import EtcdRendezvousBackend, create_backend
+from rallypoint.impl.etcd_server import EtcdServer, find_free_port
+from rallypoint.impl.etcd_store import EtcdStore
+from rallypoint.impl.torchrun import with_known_options
+from rallypoint.live.proxy import Fault, FaultProxy, is_write
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousParameters,
+    RendezvousStateError,
+)
+from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend as UpstreamBackend
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+
+@pytest.fixture
+def backend(etcd_server: EtcdServer, prefix: str) -> EtcdRendezvousBackend:
+    return EtcdRendezvousBackend(etcd_server.get_client(), "run", prefix)
+
+
+@pytest.fixture
+def lossy(proxy: FaultProxy, prefix: str) -> EtcdRendezvousBackend:
+    """The same state, by way of the proxy."""
+    return EtcdRendezvousBackend(etcd.Client(proxy.host, proxy.port), "run", prefix)
+
+
+def written(result: tuple[bytes, Any, bool] | None, state: bytes) -> int:
+    """The token of a successful ``set_state``."""
+    assert result is not None
+    assert (result[0], result[2]) == (state, True)
+    assert isinstance(result[1], int)
+    return result[1]
+
+
+def parameters(endpoint: str, run_id: str = "run", **options: object) -> RendezvousParameters:
+    return RendezvousParameters("etcd-v2", endpoint, run_id, 1, 2, **options)
+
+
+# The contract
+
+
+def test_the_register(backend: EtcdRendezvousBackend) -> None:
+    assert backend.name == "etcd-v2"
+    assert backend.get_state() is None
+    one = written(backend.set_state(b"one"), b"one")
+    assert backend.get_state() == (b"one", one)
+    assert backend.set_state(b"two") == (b"one", one, False)
+    two = written(backend.set_state(b"two", one), b"two")
+    assert two > one
+    assert backend.set_state(b"three", one) == (b"two", two, False)
+    assert backend.get_state() == (b"two", two)
+
+
+@pytest.mark.parametrize("state", [b"", b"\x00\xff" * 500, b"x" * 1_000_000])
+def test_states_of_any_size(backend: EtcdRendezvousBackend, state: bytes) -> None:
+    token = written(backend.set_state(state), state)
+    assert backend.get_state() == (state, token)
+
+
+def test_a_state_too_large_for_etcd_is_a_state_error(backend: EtcdRendezvousBackend) -> None:
+    with pytest.raises(RendezvousStateError, match="too large"):
+        backend.set_state(b"x" * 12_000_000)
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/", "/{}"])
+def test_the_wire_is_upstreams(etcd_server: EtcdServer, prefix: str, spelling: str) -> None:
+    client = etcd_server.get_client()
+    ours = EtcdRendezvousBackend(client, "run", spelling.format(prefix[1:]), ttl=100)
+    theirs = UpstreamBackend(client, "run", prefix)
+    one = written(ours.set_state(b"one"), b"one")
+    assert theirs.get_state() == (b"one", one)
+    assert client.read(f"{prefix}/run").value == b64encode(b"one").decode()
+    two = written(theirs.set_state(b"two", one), b"two")
+    assert ours.get_state() == (b"two", two)
+    assert ours.set_state(b"three", one) == (b"two", two, False)
+
+
+def test_B_L_the_ttl_can_be_chosen(etcd_server: EtcdServer, prefix: str) -> None:
+    client = etcd_server.get_client()
+    for ttl, expected in ((None, 7200), (0, 7200), (-1, 7200), (30, 30)):
+        backend = EtcdRendezvousBackend(client, f"run{ttl}", prefix, ttl)
+        written(backend.set_state(b"x"), b"x")
+        assert client.read(f"{prefix}/run{ttl}").ttl == expected
+    token = written(EtcdRendezvousBackend(client, "short", prefix, 1).set_state(b"x"), b"x")
+    client.read(f"{prefix}/short", wait=True, waitIndex=token + 1, timeout=5)  # it expires
+    assert EtcdRendezvousBackend(client, "short", prefix).get_state() is None
+
+
+# Lost replies
+
+
+def test_B_A_a_lost_reply_of_the_own_write_is_success(
+    backend: EtcdRendezvousBackend, lossy: EtcdRendezvousBackend, proxy: FaultProxy
+) -> None:
+    proxy.order(Fault.DROP_REPLY, is_write)
+    one = written(lossy.set_state(b"one"), b"one")
+    assert backend.get_state() == (b"one", one)
+    proxy.order(Fault.DROP_REPLY, is_write)
+    two = written(lossy.set_state(b"two", one), b"two")
+    assert backend.get_state() == (b"two", two)
+    assert [one.fault for one in proxy.seen() if one.fault] == [Fault.DROP_REPLY] * 2
+
+
+FAULTS = [(fault, nth) for fault in (Fault.DROP_REPLY, Fault.DROP_REQUEST) for nth in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("create", [True, False], ids=["create", "update"])
+@pytest.mark.parametrize("lose", FAULTS, ids=[f"{fault.name}-{nth}" for fault, nth in FAULTS])
+def test_B_A_each_request_and_each_reply_lost_in_turn(
+    backend: EtcdRendezvousBackend, proxy: FaultProxy, prefix: str, lose: tuple[Fault, int], create: bool
+) -> None:
+    lossy = EtcdRendezvousBackend(etcd.Client(proxy.host, proxy.port), "run", prefix)
+    token = None if create else written(backend.set_state(b"one"), b"one")
+    proxy.order(lose[0], lambda _: True, nth=lose[1])
+    two = written(lossy.set_state(b"two", token), b"two")
+    while not any(one.fault for one in proxy.seen()):
+        lossy.get_state()
+    assert lossy.get_state() == backend.get_state() == (b"two", two)
+    assert token is None or two > token
+
+
+def test_B_A_own_write_is_success_even_when_it_was_overwritten(
+    backend: EtcdRendezvousBackend, lossy: EtcdRendezvousBackend, proxy: FaultProxy
+) -> None:
+    """The peer builds on the state that our lost write left: our write took effect, and the peer's follows it."""
+    one = written(backend.set_state(b"one"), b"one")
+    proxy.order(Fault.DROP_REPLY, is_write)
+    proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 0, seconds=0.4)
+    with ThreadPoolExecutor() as pool:
+        ours = pool.submit(lossy.set_state, b"two", one)
+        proxy.await_seen(lambda one: one.fault is Fault.DROP_REPLY and one.status is not None)
+        current = backend.get_state()
+        assert current is not None
+        assert current[0] == b"two"
+        three = written(backend.set_state(b"three", current[1]), b"three")
+        assert written(ours.result(10), b"two") == current[1]
+    assert lossy.get_state() == (b"three", three)
+
+
+def test_B_A_a_lost_request_that_a_peer_outran_is_no_success(
+    backend: EtcdRendezvousBackend, lossy: EtcdRendezvousBackend, proxy: FaultProxy
+) -> None:
+    one = written(backend.set_state(b"one"), b"one")
+    proxy.order(Fault.DROP_REQUEST, is_write)
+    proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 0, seconds=0.4)
+    with ThreadPoolExecutor() as pool:
+        ours = pool.submit(lossy.set_state, b"two", one)
+        proxy.await_seen(lambda one: one.fault is Fault.DROP_REQUEST)
+        peer = written(backend.set_state(b"peer", one), b"peer")
+        assert ours.result(10) == (b"peer", peer, False)
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("token", [0, "", b"", -1, "dummy", (0, ""), 1.5, True, [], object(), "0x1", 1 << 70])
+def test_B_B_a_token_never_creates(backend: EtcdRendezvousBackend, token: object) -> None:
+    assert backend.set_state(b"x", token) is None
+    assert backend.get_state() is None
+    one = written(backend.set_state(b"one"), b"one")
+    assert backend.set_state(b"x", token) == (b"one", one, False)
+    written(backend.set_state(b"two", str(one)), b"two")
+
+
+def test_B_H_a_token_of_a_vanished_state_gives_none(backend: EtcdRendezvousBackend, etcd_server: EtcdServer) -> None:
+    token = written(backend.set_state(b"one"), b"one")
+    etcd_server.get_client().delete(backend._key)
+    assert backend.set_state(b"two", token) is None
+    assert backend.get_state() is None
+    later = written(backend.set_state(b"two"), b"two")
+    assert backend.set_state(b"three", token) == (b"two", later, False)
+
+
+# What others may have left there
+
+
+@pytest.mark.parametrize("text", ["@@@@", "", "YQ==\n", "YQ", "YR==", "Y Q==", "=", "YQ==YQ==", "é", "YQ-_"])
+def test_B_D_only_what_we_could_have_written_is_read(
+    backend: EtcdRendezvousBackend, etcd_server: EtcdServer, text: str
+) -> None:
+    etcd_server.get_client().write(backend._key, text)
+    for call in (backend.get_state, lambda: backend.set_state(b"x"), lambda: backend.set_state(b"x", 1)):
+        with pytest.raises(RendezvousStateError):
+            call()
+
+
+def test_a_directory_in_the_place_of_the_state(backend: EtcdRendezvousBackend, etcd_server: EtcdServer) -> None:
+    etcd_server.get_client().write(f"{backend._key}/sub", "x")
+    for call in (backend.get_state, lambda: backend.set_state(b"x"), lambda: backend.set_state(b"x", 1)):
+        with pytest.raises(RendezvousStateError, match="directory"):
+            call()
+
+
+def test_B_E_B_G_each_run_id_is_a_key_of_its_own(etcd_server: EtcdServer, prefix: str) -> None:
+    run_ids = ["job", "job?1", "job?2", "job#3", "../job", "..", ".", "a/b", "a//b", "a", "%61", "é", "a b", "\n"]
+    client = etcd_server.get_client()
+    backends = [EtcdRendezvousBackend(client, run_id, prefix) for run_id in run_ids]
+    for number, backend in enumerate(backends):
+        written(backend.set_state(b"%d" % number), b"%d" % number)
+    for number, backend in enumerate(backends):
+        state = backend.get_state()
+        assert state is not None
+        assert state[0] == b"%d" % number
+    assert len(list(client.read(prefix).children)) == len(run_ids)
+
+
+@pytest.mark.parametrize("run_id", ["", "\ud800"])
+def test_unusable_run_ids_are_refused(http: EtcdHttp, run_id: str) -> None:
+    with pytest.raises(ValueError, match=r"run id|surrogates"):
+        EtcdRendezvousBackend(http, run_id)
+
+
+# Trouble with etcd
+
+
+def test_D_I_a_hung_etcd_costs_the_read_timeout_and_not_four(own_etcd: EtcdServer) -> None:
+    client = etcd.Client("127.0.0.1", own_etcd.get_port(), read_timeout=1)
+    backend = EtcdRendezvousBackend(client, "run")
+    token = written(backend.set_state(b"one"), b"one")
+    own_etcd.pause()
+    for call in (backend.get_state, lambda: backend.set_state(b"two", token)):
+        before = time.monotonic()
+        with pytest.raises(RendezvousConnectionError):
+            call()
+        assert time.monotonic() - before < 1.6
+    own_etcd.resume()
+    state = backend.get_state()
+    assert state is not None
+    assert state[0] in {b"one", b"two"}
+
+
+def test_R50_an_outage_shorter_than_the_read_timeout_is_ridden_out(own_etcd: EtcdServer) -> None:
+    backend = EtcdRendezvousBackend(own_etcd.get_client(), "run")
+    token = written(backend.set_state(b"one"), b"one")
+    own_etcd.kill()
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(backend.set_state, b"two", token)
+        own_etcd.start()
+        written(call.result(10), b"two")
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": "https"}], ids=["refused", "no-tls"])
+def test_create_backend_where_nobody_is(options: dict[str, str]) -> None:
+    with find_free_port() as sock:
+        port = sock.getsockname()[1]
+    with pytest.raises(RendezvousConnectionError, match=f"^The connection to etcd has failed.*{port}"):
+        create_backend(parameters(f"127.0.0.1:{port}", **options))
+
+
+def test_B_K_create_backend_without_v2_says_so() -> None:
+    server = EtcdServer(enable_v2=False)
+    server.start()
+    try:
+        with pytest.raises(RendezvousConnectionError, match="no v2 API"):
+            create_backend(parameters(server.get_endpoint()))
+    finally:
+        server.stop()
+
+
+# create_backend
+
+
+@pytest.mark.parametrize("protocol", ["http", "HTTP", " Http "])
+def test_create_backend(etcd_server: EtcdServer, protocol: str, prefix: str) -> None:
+    run_id = prefix[6:]
+    backend, store = create_backend(parameters(etcd_server.get_endpoint(), run_id, protocol=protocol, read_timeout="9"))
+    assert isinstance(store, EtcdStore)
+    written(backend.set_state(b"state"), b"state")
+    client = etcd_server.get_client()
+    node = client.read(f"/torch/elastic/rendezvous/{run_id}")
+    assert (b64decode(node.value), node.ttl) == (b"state", 7200)
+    store.set(run_id, "value")
+    assert b64decode(client.read(f"/torch/elastic/store/{b64encode(run_id.encode()).decode()}").value) == b"value"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocol": "ftp"}, r"^The protocol must be HTTP or HTTPS\.$"),
+        ({"read_timeout": "0"}, r"^The read timeout must be a positive integer\.$"),
+        ({"read_timeout": "-10"}, r"^The read timeout must be a positive integer\.$"),
+        ({"read_timeout": "x"}, "integer"),
+    ],
+)
+def test_create_backend_refuses_bad_options(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        create_backend(parameters("localhost:1", **options))
+
+
+def test_several_endpoints(etcd_server: EtcdServer) -> None:
+    with find_free_port() as sock:
+        dead = sock.getsockname()[1]
+    backend, store = create_backend(parameters(f"127.0.0.1:{dead},127.0.0.1:{etcd_server.get_port()}", "several"))
+    assert backend.get_state() is None
+    store.set("several", "1")
+    assert store.get("several") == b"1"
+
+
+@pytest.mark.parametrize("names", [("ca_cert", "ssl_cert", "ssl_cert_key"), ("cacert", "cert", "key")])
+def test_R84_tls_options_under_both_names(tls_etcd: EtcdServer, tls_files: Path, names: tuple[str, ...]) -> None:
+    files = dict(zip(names, (str(tls_files / name) for name in ("ca.pem", "cert.pem", "key.pem")), strict=True))
+    backend, store = create_backend(parameters(tls_etcd.get_endpoint(), names[0], protocol="https", **files))
+    written(backend.set_state(b"x"), b"x")
+    store.set(names[0], "1")
+    with pytest.raises(RendezvousConnectionError, match="TLS"):
+        create_backend(parameters(tls_etcd.get_endpoint(), protocol="https"))
+    with pytest.raises(RendezvousConnectionError, match="certificate file"):
+        create_backend(parameters(tls_etcd.get_endpoint(), protocol="https", ca_cert="/no/such/file"))
+
+
+def test_S_C_a_new_run_never_reads_an_old_runs_keys(etcd_server: EtcdServer) -> None:
+    """Same id again after the state is gone: round 0 starts anew, and so must its store."""
+    client = etcd_server.get_client()
+
+    def open_run(run_id: str) -> tuple[EtcdRendezvousBackend, EtcdStore]:
+        return create_backend(parameters(etcd_server.get_endpoint(), run_id))
+
+    def round_of(store: EtcdStore, run_id: str, number: int) -> dist.PrefixStore:
+        return dist.PrefixStore(f"torch.rendezvous.{run_id}.{number}", store)
+
+    backend, store = open_run("again")
+    written(backend.set_state(b"x"), b"x")
+    for run_id, number in (("again", 0), ("again", 12), ("again.0", 3), ("other", 0), ("againx", 0)):
+        round_of(store, run_id, number).set("MASTER_ADDR", "old")
+    store.set("unrelated", "old")
+    client.delete("/torch/elastic/rendezvous/again")
+
+    backend, store = open_run("again")
+    written(backend.set_state(b"x"), b"x")
+    assert not round_of(store, "again", 0).check(["MASTER_ADDR"])
+    assert not round_of(store, "again", 12).check(["MASTER_ADDR"])
+    for run_id, number in (("again.0", 3), ("other", 0), ("againx", 0)):
+        assert round_of(store, run_id, number).check(["MASTER_ADDR"])
+    assert store.check(["unrelated"])
+    round_of(store, "again", 0).set("MASTER_ADDR", "new")
+    late, store = open_run("again")
+    assert late.set_state(b"y") is not None  # refused: the state is there, so nothing is swept
+    assert round_of(store, "again", 0).get("MASTER_ADDR") == b"new"
+
+
+# torchrun
+
+
+def test_the_entry_points_import_nothing_heavy() -> None:
+    program = """
+import sys
+from importlib.metadata import entry_points
+creators = {one.name: one.load()() for one in entry_points(group="torchrun.handlers") if one.name.startswith("rally")}
+print(sorted(creators), sorted({"torch", "etcd", "urllib3"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "['rallypoint', 'rallypoint-etcd', 'rallypoint-etcd-v2'] []\n"
+    assert {one.name for one in entry_points(group="torchrun.handlers")} >= {"rallypoint", "rallypoint-etcd"}
+
+
+def test_B_J_options_mean_something_or_are_refused() -> None:
+    known = with_known_options(parameters("h:1", timeout=900, heartbeat=7, ttl=5, protocol="http"))
+    assert known.config == {"join_timeout": 900, "heartbeat_timeout": 7, "ttl": 5, "protocol": "http"}
+    assert with_known_options(parameters("h:1", timeout=900, join_timeout=5)).config == {"join_timeout": 5}
+    with pytest.raises(
+        ValueError, match=r"unknown rendezvous option jointimeout, tll; the known ones are .*join_timeout"
+    ):
+        with_known_options(parameters("h:1", tll=5, jointimeout=3))
+
+
+@pytest.mark.parametrize(
+    "names", [("rallypoint-etcd-v2",) * 2, ("rallypoint-etcd-v2", "etcd-v2")], ids=["ours", "mixed"]
+)
+def test_two_agents_meet_on_our_backend(etcd_server: EtcdServer, names: tuple[str, str], prefix: str) -> None:
+    """Upstream's dynamic handler, on our backend and store, alone and together with upstream's own."""
+
+    def agent(name: str) -> RendezvousHandler:
+        options: dict[str, Any] = {"timeout": 30} if name.startswith("rally") else {"join_timeout": 30}
+        return get_rendezvous_handler(
+            RendezvousParameters(name, etcd_server.get_endpoint(), prefix[6:], 2, 2, "127.0.0.1", **options)
+        )
+
+    handlers = [agent(name) for name in names]
+    with ThreadPoolExecutor() as pool:
+        infos = list(pool.map(lambda handler: handler.next_rendezvous(), handlers))
+    assert sorted(info.rank for info in infos) == [0, 1]
+    assert [info.world_size for info in infos] == [2, 2]
+    assert infos[0].bootstrap_store_info == infos[1].bootstrap_store_info
+    infos[0].store.set("k", "v")
+    assert infos[1].store.get("k") == b"v"
+    assert [handler.get_backend() for handler in handlers] == list(names)
+    assert handlers[0].shutdown()
+    end = time.monotonic() + 10
+    while not handlers[1].is_closed():  # upstream's handler looks at the state at most once a second
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_torchrun_runs_on_our_backend(etcd_server: EtcdServer, tmp_path: Path, prefix: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:1", "--nproc-per-node=2"]
+    command += ["--rdzv-backend=rallypoint-etcd-v2", f"--rdzv-endpoint={etcd_server.get_endpoint()}"]
+    command += [f"--rdzv-id={prefix[6:]}", "--rdzv-conf=last_call_timeout=1", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
+        "rank 0 of 2",
+        "rank 1 of 2",
+    ]
+
+
+def test_a_store_of_the_backend_honours_its_timeout(etcd_server: EtcdServer) -> None:
+    _, store = create_backend(parameters(etcd_server.get_endpoint()))
+    store.set_timeout(timedelta(seconds=0.2))
+    with pytest.raises(dist.DistStoreError):
+        store.get("never")
