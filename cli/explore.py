@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 from rallypoint.cli.json_file import json_option, write_json
-from rallypoint.cli.runs import run_rows, run_table
+from rallypoint.cli.runs import run_rows, run_table, wide_console
 from rallypoint.model.errors import UnusableError
 from rallypoint.model.explorer import Exploration, Explorer
 from rallypoint.spec.invariants import INVARIANTS
 from rallypoint.tla import twin
 from rallypoint.tla.manifest import Config, load_manifest, select
-from rich.console import Console
 from rich.table import Table
+
+MAX_STATES = 1_000_000
 
 
 @click.command("explore")
@@ -39,13 +40,14 @@ def command(names: tuple[str, ...], changes: tuple[str, ...], all_invariants: bo
     manifest = load_manifest()
     chosen = select(manifest, names) if names else [config for config in manifest if config.time == "quick"]
     chosen = [_changed(config, changes) for config in chosen]
-    console = Console()
+    console = wide_console()
     table = Table(title="model", title_justify="left")
     for name in ("configuration", "states", "edges", "depth", "verdict", "seconds"):
-        table.add_column(name, justify="left" if name in ("configuration", "verdict") else "right")
+        words = name in ("configuration", "verdict")
+        table.add_column(name, justify="left" if words else "right", overflow="fold")
     records, surprising, runs = [], [], []
     for config in chosen:
-        found = explore(config, everything=all_invariants)
+        found = explore(config, everything=all_invariants or bool(changes))
         verdict = verdict_text(found)
         table.add_row(
             config.name,
@@ -58,7 +60,10 @@ def command(names: tuple[str, ...], changes: tuple[str, ...], all_invariants: bo
         if found.violations if changes or all_invariants else surprises(config, found):
             surprising.append(config.name)
         rules = twin.model_config(config).rules
-        runs += [run_table(f"{config.name}: {name} is violated", rules, it.run) for name, it in found.violations.items()]
+        runs += [
+            run_table(f"{config.name}: {name} is violated", rules, violation.run)
+            for name, violation in found.violations.items()
+        ]
         records.append(_record(config, found))
     console.print(table)
     if names:
@@ -87,9 +92,16 @@ def _changed(config: Config, changes: tuple[str, ...]) -> Config:
 
 
 def explore(config: Config, *, everything: bool = False) -> Exploration:
-    """Search one configuration of the manifest with its invariants (or all)."""
+    """Search one configuration of the manifest with its invariants (or all).
+
+    Where the manifest expects a violation, the search ends with it: some of these spaces have no end.
+    """
     names = INVARIANTS if everything else config.invariants
-    return Explorer(twin.model_config(config)).explore({name: INVARIANTS[name] for name in names})
+    return Explorer(twin.model_config(config)).explore(
+        {name: INVARIANTS[name] for name in names},
+        stop_at_first=config.expected.verdict == "violated" and not everything,
+        max_states=MAX_STATES,
+    )
 
 
 def verdict_text(found: Exploration) -> str:

@@ -34,7 +34,9 @@ class SubCommand(NamedTuple):
 SUB_COMMANDS: Mapping[str, SubCommand] = {
     "check": SubCommand("rallypoint.cli.check", "Check everything: model, TLA+, live runs; one table of verdicts."),
     "explore": SubCommand("rallypoint.cli.explore", "Search the model for the shortest way to break a requirement."),
-    "tlc": SubCommand("rallypoint.cli.tlc", "Run TLC on the TLA+ specification and compare it with the model."),
+    "tlc": SubCommand(
+        "rallypoint.cli.tlc", "Run TLC on the TLA+ specification and compare the verdicts with the manifest."
+    ),
     "doctor": SubCommand("rallypoint.cli.doctor", "Say which outside conditions are met, and what to do about others."),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,17 @@ from rallypoint.model import worker as machine
 from rallypoint.model.document import Document
 from rallypoint.model.system import Step
 from rallypoint.model.worker import Rules
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+
+def wide_console() -> Console:
+    """The terminal; a log has no width of its own, and 80 columns are narrow for the tables."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120
+    return console
 
 
 def request_text(request: etcd.Request | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rallypoint.cli.json_file import json_option, write_json
+from rallypoint.cli.runs import wide_console
 from rallypoint.tla.manifest import Config, load_manifest, select
 from rallypoint.tla.tlc import Progress, TlcResult, find_jar, find_java, run_all
 from rallypoint.tla.values import State, changes, in_order, show
@@ -62,9 +63,7 @@ def command(
     Ends with 0 if every run had the verdict and the counts that the manifest expects, else with 1.
     """
     manifest = load_manifest()
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120  # a log has no width of its own, and 80 is narrow for the table
+    console = wide_console()
     if only_list:
         console.print(_listing(manifest))
         return 0

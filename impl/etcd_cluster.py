@@ -43,7 +43,7 @@ class EtcdCluster:
             for i, directory in enumerate(self._directories)
         ]
         self._members: list[Supervised | None] = [None] * size
-        self._at_exit = close_at_exit(self, _Closer(self._members))
+        close_at_exit(self, _Closer(self._members))
 
     def start(self, timeout: float = 60) -> None:
         """Start all members and wait until they serve. Raises as ``EtcdServer.start``."""
@@ -85,8 +85,7 @@ class EtcdCluster:
     def stop(self) -> None:
         """End all members and remove their data. A second call does nothing."""
         _Closer(self._members)()
-        self._members = [None] * len(self._members)
-        self._at_exit.detach()
+        self._members[:] = [None] * len(self._members)
 
     def __enter__(self) -> Self:
         self.start()

@@ -284,15 +284,20 @@ class EtcdRendezvous:
 
 
 class EtcdRendezvousHandler(RendezvousHandler):
-    """torch's handler interface over an ``EtcdRendezvous``. ``local_addr``: what rank 0 publishes; None: its FQDN."""
+    """torch's handler interface over an ``EtcdRendezvous``.
 
-    def __init__(self, rdzv_impl: EtcdRendezvous, local_addr: str | None = None) -> None:
+    ``local_addr``: what rank 0 publishes; None: its FQDN. ``backend``: the name under which torch asked for the
+    handler; torch refuses a handler with another name.
+    """
+
+    def __init__(self, rdzv_impl: EtcdRendezvous, local_addr: str | None = None, *, backend: str = "etcd") -> None:
         self._rdzv_impl = rdzv_impl
         self._local_addr = local_addr
+        self._backend = backend
         self._silent_since: float | None = None
 
     def get_backend(self) -> str:
-        return "etcd"
+        return self._backend
 
     def get_run_id(self) -> str:
         return self._rdzv_impl._run_id
@@ -405,7 +410,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
         _seconds(params, "last_call_timeout", DEFAULT_LAST_CALL_TIMEOUT),
         ttls={name: seconds for name, seconds in ttls.items() if seconds is not None},
     )
-    return EtcdRendezvousHandler(rendezvous, params.local_addr)
+    return EtcdRendezvousHandler(rendezvous, params.local_addr, backend=params.backend)
 
 
 def _seconds(params: RendezvousParameters, name: str, default: int) -> int:

@@ -103,8 +103,6 @@ class EtcdRendezvousBackend(RendezvousBackend):
             reply = self._write(state, (index, index), deadline) if index else None
             if isinstance(reply, Answer):
                 return state, reply.node.modified, True
-            if isinstance(reply, Refusal) and reply.code == NOT_FOUND:
-                return None
             return self._refused(deadline)
 
     def _create(self, state: bytes, deadline: float) -> tuple[bytes, int, bool] | None:
@@ -232,7 +230,7 @@ def _decoded(text: str) -> bytes:
     if text == EMPTY:
         return b""
     try:
-        state = b64decode(text, validate=True)
+        state = b64decode(text)
     except ValueError as error:
         raise RendezvousStateError("The state object is corrupt. See inner exception for details.") from error
     if _encoded(state) != text:

@@ -87,6 +87,8 @@ class EtcdV2:
                 return self.http.call("PUT", key, {"value": value, **_ttl(ttl)}, deadline)
             case model.Cas(prev=prev, value=value, ttl=ttl):
                 return self.http.call("PUT", key, {"value": value, "prevValue": prev, **_ttl(ttl)}, deadline)
+            case model.CasIndex(prev_index=index, value=value, ttl=ttl):
+                return self.http.call("PUT", key, {"value": value, "prevIndex": str(index), **_ttl(ttl)}, deadline)
             case model.Refresh(ttl=ttl):
                 return self.http.call("PUT", key, {"refresh": "true", "prevExist": "true", **_ttl(ttl)}, deadline)
             case model.Mkdir():

@@ -66,6 +66,16 @@ class Cas:
 
 
 @dataclass(frozen=True, slots=True)
+class CasIndex:
+    """Compare-and-swap on the modifiedIndex (``prevIndex``, at least 1). Without ``ttl`` a TTL is removed."""
+
+    key: str
+    prev_index: int
+    value: str
+    ttl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Cad:
     """Compare-and-delete on the value."""
 
@@ -115,8 +125,8 @@ class Await:
     alive: tuple[str, ...] = ()
 
 
-Request: TypeAlias = Get | Create | Put | Cas | Cad | Delete | Mkdir | Refresh | List | Await
-WRITES = (Create, Put, Cas, Cad, Delete, Mkdir)
+Request: TypeAlias = Get | Create | Put | Cas | CasIndex | Cad | Delete | Mkdir | Refresh | List | Await
+WRITES = (Create, Put, Cas, CasIndex, Cad, Delete, Mkdir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +246,9 @@ def apply(store: Store, request: Request) -> tuple[Store, Reply]:
         return store, Failed(NOT_A_FILE)
     if isinstance(request, Cas | Cad) and node.value != request.prev:
         return store, Failed(COMPARE_FAILED)
-    if isinstance(request, Cas):
+    if isinstance(request, CasIndex) and node.modified != request.prev_index:
+        return store, Failed(COMPARE_FAILED)
+    if isinstance(request, Cas | CasIndex):
         return _write(store, request.key, request.value, request.ttl is not None), Done(request.value)
     if isinstance(request, Refresh):
         return _write(store, request.key, node.value, True), Done(node.value)

@@ -21,6 +21,7 @@ from rallypoint.impl.etcd_server import EtcdServer, find_free_port
 from rallypoint.impl.etcd_store import EtcdStore
 from rallypoint.impl.torchrun import with_known_options
 from rallypoint.live.proxy import Fault, FaultProxy, is_write
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousHandler,
@@ -50,7 +51,7 @@ def written(result: tuple[bytes, Any, bool] | None, state: bytes) -> int:
     return result[1]
 
 
-def parameters(endpoint: str, run_id: str = "run", **options: object) -> RendezvousParameters:
+def parameters(endpoint: str, run_id: str = "run", **options: Any) -> RendezvousParameters:
     return RendezvousParameters("etcd-v2", endpoint, run_id, 1, 2, **options)
 
 
@@ -333,8 +334,8 @@ def test_S_C_a_new_run_never_reads_an_old_runs_keys(etcd_server: EtcdServer) -> 
     def open_run(run_id: str) -> tuple[EtcdRendezvousBackend, EtcdStore]:
         return create_backend(parameters(etcd_server.get_endpoint(), run_id))
 
-    def round_of(store: EtcdStore, run_id: str, number: int) -> dist.PrefixStore:
-        return dist.PrefixStore(f"torch.rendezvous.{run_id}.{number}", store)
+    def round_of(store: EtcdStore, run_id: str, number: int) -> PrefixStore:
+        return PrefixStore(f"torch.rendezvous.{run_id}.{number}", store)
 
     backend, store = open_run("again")
     written(backend.set_state(b"x"), b"x")
@@ -354,6 +355,19 @@ def test_S_C_a_new_run_never_reads_an_old_runs_keys(etcd_server: EtcdServer) -> 
     late, store = open_run("again")
     assert late.set_state(b"y") is not None  # refused: the state is there, so nothing is swept
     assert round_of(store, "again", 0).get("MASTER_ADDR") == b"new"
+
+
+def test_S_C_what_a_peer_wrote_after_the_look_stays(etcd_server: EtcdServer, proxy: FaultProxy) -> None:
+    """Between our look (no state) and our sweep a peer creates the state and publishes in the newer round 0."""
+    backend, _ = create_backend(parameters(proxy.endpoint, "newer"))
+    _, store = create_backend(parameters(etcd_server.get_endpoint(), "newer"))
+    proxy.order(Fault.DELAY_REQUEST, lambda one: one.form.get("recursive") == "true", seconds=0.4)
+    with ThreadPoolExecutor() as pool:
+        ours = pool.submit(backend.set_state, b"x")
+        proxy.await_seen(lambda one: one.fault is not None)
+        store.set("torch.rendezvous.newer.0/MASTER_ADDR", "peer")
+        written(ours.result(10), b"x")
+    assert store.get("torch.rendezvous.newer.0/MASTER_ADDR") == b"peer"
 
 
 # torchrun

@@ -97,6 +97,7 @@ def test_E_A_nothing_survives_a_killed_creator_with_a_living_fork() -> None:
 def test_E_A_a_fork_that_ends_does_not_end_the_server(own_etcd: EtcdServer) -> None:
     child = os.fork()
     if child == 0:
+        assert own_etcd._at_exit is not None
         own_etcd._at_exit()  # what the interpreter's exit calls
         os._exit(0)
     os.waitpid(child, 0)
@@ -340,7 +341,7 @@ def test_the_log_goes_where_it_is_asked_to_go(tmp_path: Path) -> None:
         server = EtcdServer()
         server.start(stderr=log)
         server.stop()
-    assert "enable-v2" in (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text() != ""
 
 
 def test_extra_arguments_and_no_v2() -> None:

@@ -1,0 +1,217 @@
+"""``rallypoint check``: the model, the TLA+ specification, torchrun jobs and the live property run, in one table."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+from rallypoint.cli.explore import explore, surprises
+from rallypoint.cli.json_file import json_option, write_json
+from rallypoint.cli.runs import wide_console
+from rallypoint.impl.etcd_server import EtcdServer, find_etcd
+from rallypoint.live.run import run_live
+from rallypoint.live.torchrun_job import run_job
+from rallypoint.model.errors import UnusableError
+from rallypoint.tla import twin
+from rallypoint.tla.graph import compare
+from rallypoint.tla.manifest import Config, load_manifest
+from rallypoint.tla.tlc import find_jar, find_java, state_graph
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+HOLDS, VIOLATED, NOT_CHECKED, HARNESS_FAILED = "holds", "violated", "not checked", "harness failed"
+STYLES = {HOLDS: "green", VIOLATED: "bold red", NOT_CHECKED: "bold yellow", HARNESS_FAILED: "bold red"}
+LARGEST_GRAPH = 50_000  # states; beyond, counts and depth are compared, not graphs
+
+BOUNDARY = (
+    ("proved", "the model and the TLA+ specification, at the sizes above: every reachable state, every labelled edge"),
+    ("sampled", "the live runs: the jobs that were drawn, on this machine's processes and this etcd"),
+    (
+        "assumed",
+        "etcd is linearizable for the requests we send; a TTL never fires early; a process that is not killed keeps "
+        "renewing its leases unless it is paused for longer than a TTL",
+    ),
+    ("not checked", "more workers or faults than stated; etcd clusters; NPU devices; other versions of torch"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the report. ``detail``: why a verdict is not "holds"."""
+
+    part: str
+    what: str
+    size: str
+    verdict: str
+    seconds: float = 0.0
+    detail: str = ""
+
+
+Progressing = Callable[[str], None]
+
+
+@click.command("check")
+@click.option("--examples", type=click.IntRange(min=1), default=20, show_default=True, help="Live jobs to draw.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same live jobs.")
+@json_option
+def command(examples: int, seed: int, json_file: Path | None) -> int:
+    """Check the rendezvous for real.
+
+    Explores the model, runs TLC and compares both graphs edge by edge, runs torchrun jobs, and plays drawn jobs with
+    real processes on a real etcd. Ends with 0 only if every line says "holds".
+    """
+    console = wide_console()
+    etcd, java, jar = find_etcd(), find_java(), find_jar()
+    manifest = [config for config in load_manifest() if config.time == "quick"]
+    parts: list[Callable[[Progressing], Iterator[Row]]] = [
+        lambda tell: _model([config for config in manifest if config.module == twin.MODULE], tell),
+        lambda tell: _tla(manifest, tell),
+        _torchrun,
+        lambda tell: _live(examples, seed, tell),
+    ]
+    started = time.monotonic()
+    rows = list(_run(parts, console))
+    console.print(_table(rows))
+    for row in rows:
+        if row.detail:
+            console.print(f"{row.part}, {row.what}: {row.detail}", markup=False, highlight=False)
+    for word, meaning in BOUNDARY:
+        console.print(Text.assemble((f"{word}: ", "bold"), meaning))
+    good = bool(rows) and all(row.verdict == HOLDS for row in rows)
+    summary = f"{sum(row.verdict == HOLDS for row in rows)} of {len(rows)} hold, {time.monotonic() - started:.0f} s"
+    console.print(Text(summary, "bold green" if good else "bold red"))
+    if json_file:
+        tools = {"etcd": etcd.version, "java": java.version, "jar": jar.sha256}
+        lines = [asdict(row) for row in rows]
+        write_json(json_file, {"holds": good, "tools": tools, "checks": lines, "boundary": dict(BOUNDARY)})
+    return 0 if good else 1
+
+
+def _run(parts: list[Callable[[Progressing], Iterator[Row]]], console: Console) -> Iterator[Row]:
+    """All rows of all parts. On a terminal with a live line, in a log with a line per row as it is done."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("starting")
+        for part in parts:
+            for row in part(lambda text: progress.update(task, description=text)):
+                console.print(f"{row.verdict}: {row.part}, {row.what} ({row.size})", markup=False, highlight=False)
+                yield row
+
+
+def _timed(part: str, what: str, check: Callable[[], Row]) -> Row:
+    """The row with its seconds; whatever goes wrong with the check itself is "harness failed"."""
+    started = time.monotonic()
+    try:
+        row = check()
+    except (click.ClickException, UnusableError):
+        raise
+    except Exception as error:
+        row = Row(part, what, "", HARNESS_FAILED, detail=f"{type(error).__name__}: {error}")
+    return replace(row, seconds=time.monotonic() - started)
+
+
+def _claim(config: Config) -> str:
+    """What the manifest says about a configuration, both ways."""
+    want = config.expected
+    if want.verdict == "violated":
+        return f"{config.name}: {want.property} is violated, in {want.steps} steps, as it must be"
+    return f"{config.name}: {len(config.invariants)} invariants"
+
+
+def _model(manifest: list[Config], tell: Progressing) -> Iterator[Row]:
+    for config in manifest:
+        tell(f"model: {config.name}")
+        yield _timed("model", _claim(config), lambda config=config: _explored(config))  # type: ignore[misc]
+
+
+def _explored(config: Config) -> Row:
+    found = explore(config)
+    odd = surprises(config, found)
+    verdict = VIOLATED if odd else HOLDS
+    size = f"{found.states:,} states, {found.edges:,} edges"
+    return Row("model", _claim(config), size, verdict, detail="; ".join(odd))
+
+
+def _tla(manifest: list[Config], tell: Progressing) -> Iterator[Row]:
+    """TLC on every configuration, two at a time, and the comparison of the graphs where the whole graph is there."""
+    tell("TLC: starting Java")
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        for config, rows in zip(manifest, pool.map(_checked, manifest), strict=True):
+            tell(f"TLC: {config.name}")
+            yield from rows
+
+
+def _checked(config: Config) -> list[Row]:
+    compared = config.expected.verdict == HOLDS and (config.counts.states or 0) <= LARGEST_GRAPH
+    started = time.monotonic()
+    try:
+        result, graph = state_graph(config.job())
+    except UnusableError:
+        raise
+    except Exception as error:
+        return [Row("TLC", _claim(config), "", HARNESS_FAILED, detail=f"{type(error).__name__}: {error}")]
+    odd = config.surprises(result)
+    verdict = HARNESS_FAILED if result.verdict == HARNESS_FAILED else VIOLATED if odd else HOLDS
+    size = f"{result.states:,} states, {result.edges:,} edges"
+    rows = [Row("TLC", _claim(config), size, verdict, time.monotonic() - started, "; ".join(odd))]
+    if compared and config.module == twin.MODULE:
+        what = f"{config.name}: the same graph as the model"
+
+        def equal() -> Row:
+            if graph is None:
+                return Row("TLC = model", what, size, NOT_CHECKED, detail="TLC gave no complete graph")
+            difference = compare(graph, twin.model_graph(twin.model_config(config)), "TLC", "model")
+            found = f"{len(graph.states):,} states, {graph.edges.total():,} edges"
+            detail = difference.text() if difference else ""
+            return Row("TLC = model", what, found, VIOLATED if difference else HOLDS, detail=detail)
+
+        rows.append(_timed("TLC = model", what, equal))
+    return rows
+
+
+def _torchrun(tell: Progressing) -> Iterator[Row]:
+    with EtcdServer() as server:
+        for backend in ("rallypoint", "rallypoint-etcd-v2"):
+            tell(f"torchrun: two agents, {backend}")
+            what = f"two agents meet by --rdzv-backend={backend}, all-reduce"
+
+            def job(backend: str = backend, what: str = what) -> Row:
+                complaint = run_job(backend, server.get_endpoint(), f"check-{backend}").complaint(2)
+                return Row("torchrun", what, "2 agents, 2 workers", VIOLATED if complaint else HOLDS, detail=complaint)
+
+            yield _timed("torchrun", what, job)
+
+
+def _live(examples: int, seed: int, tell: Progressing) -> Iterator[Row]:
+    what = "ranks unique, worlds consistent, each request as the model says"
+
+    def played() -> Row:
+        result = run_live(examples, seed, lambda done, of: tell(f"live: job {done} of {of}"))
+        size = (
+            f"{result.examples} jobs, {result.processes} processes, {result.kills} killed, "
+            f"{result.groups_formed} gloo groups, {result.requests_replayed:,} requests"
+        )
+        return Row("live", what, size, result.verdict, detail=result.failure or "")
+
+    tell("live: starting processes")
+    yield _timed("live", what, played)
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(title="rallypoint check", title_justify="left")
+    table.add_column("part", no_wrap=True)
+    table.add_column("what was checked", overflow="fold")
+    table.add_column("size", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    for row in rows:
+        verdict = Text(row.verdict, STYLES[row.verdict])
+        table.add_row(row.part, row.what, row.size, verdict, f"{row.seconds:.1f}")
+    return table
