@@ -1,1 +1,1 @@
-"""TBD"""
+"""The ``rallypoint`` command: one module per sub-command."""

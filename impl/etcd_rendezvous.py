@@ -59,7 +59,8 @@ _T = TypeVar("_T")
 DEFAULT_TIMEOUT = 600
 DEFAULT_LAST_CALL_TIMEOUT = 30
 DEFAULT_PREFIX = "/torchelastic/p2p"
-ANSWER = 10.0  # seconds for questions to etcd outside the barrier
+ANSWER = 10.0  # seconds for writes outside the barrier, repeated until they are answered
+POLL = 2.0  # seconds for a question that an agent asks again and again, and that must not keep it from its workers
 BOOTSTRAP_SLICE = timedelta(seconds=1)  # between two looks at the version while rank 0's address is awaited
 
 
@@ -160,7 +161,7 @@ class EtcdRendezvous:
         return str(ended.version), ended.rank, ended.world
 
     def _note(self, worker: Worker) -> None:
-        if worker.pc not in machine.ENDED:
+        if worker.pc not in machine.ENDED and worker.pc != "withdraw":
             self._waited_for = machine.reason(self.rules, worker)
         self._worker = worker
 
@@ -180,7 +181,7 @@ class EtcdRendezvous:
         Raises RendezvousConnectionError, RendezvousStateError.
         """
         with _rendezvous_errors(f"run {self._run_id!r}"):
-            deadline = time.monotonic() + ANSWER
+            deadline = time.monotonic() + POLL
             text = self._text(deadline)
             version = None if text is None else docs.parse(text).version
             keys: tuple[str, ...] = ()
@@ -200,7 +201,7 @@ class EtcdRendezvous:
     def is_closed(self) -> bool:
         """The run is over. Raises RendezvousConnectionError, RendezvousStateError."""
         with _rendezvous_errors(f"run {self._run_id!r}"):
-            text = self._text(time.monotonic() + ANSWER)
+            text = self._text(time.monotonic() + POLL)
             return text is not None and docs.parse(text).status == docs.CLOSED
 
     def set_closed(self) -> None:

@@ -144,7 +144,7 @@ def test_B_A_own_write_is_success_even_when_it_was_overwritten(
     """The peer builds on the state that our lost write left: our write took effect, and the peer's follows it."""
     one = written(backend.set_state(b"one"), b"one")
     proxy.order(Fault.DROP_REPLY, is_write)
-    proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 0, seconds=0.4)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 0)
     with ThreadPoolExecutor() as pool:
         ours = pool.submit(lossy.set_state, b"two", one)
         proxy.await_seen(lambda one: one.fault is Fault.DROP_REPLY and one.status is not None)
@@ -152,6 +152,7 @@ def test_B_A_own_write_is_success_even_when_it_was_overwritten(
         assert current is not None
         assert current[0] == b"two"
         three = written(backend.set_state(b"three", current[1]), b"three")
+        gate.set()
         assert written(ours.result(10), b"two") == current[1]
     assert lossy.get_state() == (b"three", three)
 
@@ -161,11 +162,12 @@ def test_B_A_a_lost_request_that_a_peer_outran_is_no_success(
 ) -> None:
     one = written(backend.set_state(b"one"), b"one")
     proxy.order(Fault.DROP_REQUEST, is_write)
-    proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 0, seconds=0.4)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 0)
     with ThreadPoolExecutor() as pool:
         ours = pool.submit(lossy.set_state, b"two", one)
         proxy.await_seen(lambda one: one.fault is Fault.DROP_REQUEST)
         peer = written(backend.set_state(b"peer", one), b"peer")
+        gate.set()
         assert ours.result(10) == (b"peer", peer, False)
 
 
@@ -361,11 +363,12 @@ def test_S_C_what_a_peer_wrote_after_the_look_stays(etcd_server: EtcdServer, pro
     """Between our look (no state) and our sweep a peer creates the state and publishes in the newer round 0."""
     backend, _ = create_backend(parameters(proxy.endpoint, "newer"))
     _, store = create_backend(parameters(etcd_server.get_endpoint(), "newer"))
-    proxy.order(Fault.DELAY_REQUEST, lambda one: one.form.get("recursive") == "true", seconds=0.4)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: one.form.get("recursive") == "true")
     with ThreadPoolExecutor() as pool:
         ours = pool.submit(backend.set_state, b"x")
         proxy.await_seen(lambda one: one.fault is not None)
         store.set("torch.rendezvous.newer.0/MASTER_ADDR", "peer")
+        gate.set()
         written(ours.result(10), b"x")
     assert store.get("torch.rendezvous.newer.0/MASTER_ADDR") == b"peer"
 

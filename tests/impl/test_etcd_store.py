@@ -439,27 +439,27 @@ def test_R26_requests_per_member_do_not_grow(proxy: FaultProxy, prefix: str, mem
 def test_S_G_no_wake_up_is_lost_on_the_first_key(proxy: FaultProxy, prefix: str, etcd_store: EtcdStore) -> None:
     """The key is set after the waiter has read "not found" and before its watch reaches etcd."""
     store = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix, timedelta(seconds=15))
-    proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form, seconds=0.5)
-    before = time.monotonic()
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form)
     with ThreadPoolExecutor() as pool:
         waiter = pool.submit(store.get, "k")
         proxy.await_seen(lambda one: "wait" in one.form)
         etcd_store.set("k", "v")
-        assert waiter.result(10) == b"v"
-    assert time.monotonic() - before < 3
+        gate.set()
+        assert waiter.result(3) == b"v"  # sooner than the end of a watch
 
 
 def test_R81_a_cleared_history_does_not_stop_a_waiter(proxy: FaultProxy, prefix: str, http: EtcdHttp) -> None:
     """More than 1000 events elsewhere between the read and the watch."""
     store = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix, timedelta(seconds=15))
     writer = EtcdStore(http, prefix)
-    proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form, seconds=2.5)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form)
     with ThreadPoolExecutor() as pool:
         waiter = pool.submit(store.get, "k")
         proxy.await_seen(lambda one: "wait" in one.form)
         writer.set("k", "v")
         list(pool.map(lambda number: writer.set("noise", str(number)), range(1010)))
-        assert waiter.result(10) == b"v"
+        gate.set()
+        assert waiter.result(3) == b"v"
 
 
 def watches(proxy: FaultProxy) -> int:
@@ -594,11 +594,12 @@ def test_S_B_a_lost_reply_and_then_somebody_elses_write(
     then(reference)
     store = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix, timedelta(seconds=15))
     proxy.order(Fault.DROP_REPLY, is_write)
-    proxy.order(Fault.DELAY_REQUEST, lambda one: any(e.fault is Fault.DROP_REPLY for e in proxy._seen), seconds=0.4)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 0 and proxy._seen[-1].fault is Fault.DROP_REPLY)
     with ThreadPoolExecutor() as pool:
         result = pool.submit(call, store)
         proxy.await_seen(lambda one: one.fault is Fault.DROP_REPLY and one.status is not None)
         then(etcd_store)
+        gate.set()
         result.result(10)
     assert etcd_store.check(["k"]) == reference.check(["k"])
     if reference.check(["k"]):
@@ -610,11 +611,12 @@ def test_S_B_two_equal_adds_of_which_one_is_lost(proxy: FaultProxy, prefix: str,
     etcd_store.set("k", "5")
     store = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix, timedelta(seconds=15))
     proxy.order(Fault.DROP_REQUEST, is_write)
-    proxy.order(Fault.DELAY_REQUEST, is_write, seconds=0.4)
+    gate = proxy.order(Fault.DELAY_REQUEST, is_write)
     with ThreadPoolExecutor() as pool:
         result = pool.submit(store.add, "k", 1)
         proxy.await_seen(lambda one: one.fault is Fault.DROP_REQUEST)
         assert etcd_store.add("k", 1) == 6
+        gate.set()
         assert result.result(10) == 7
     assert etcd_store.get("k") == b"7"
 
@@ -639,13 +641,14 @@ def test_a_write_that_nobody_can_tell_of_is_an_error_not_a_second_effect(
     etcd_store.set("k", "0")
     store = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix, timedelta(seconds=15))
     proxy.order(Fault.DROP_REPLY, is_write)
-    proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 1, seconds=2.5)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: one.number > 1)
     with ThreadPoolExecutor() as pool:
         result = pool.submit(store.add, "k", 1)
         proxy.await_seen(lambda one: one.fault is Fault.DROP_REPLY and one.status is not None)
         writer = EtcdStore(http, prefix)
         writer.set("k", "100")
         list(pool.map(lambda number: writer.set("noise", str(number)), range(1010)))
+        gate.set()
         with pytest.raises(DistStoreError, match="may or may not"):
             result.result(10)
     assert etcd_store.get("k") == b"100"

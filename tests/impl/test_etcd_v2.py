@@ -195,24 +195,26 @@ def test_await_ends_at_its_deadline_with_no_reply(v2: EtcdV2) -> None:
 
 def test_S_G_an_event_between_read_and_watch_is_not_lost(through: EtcdV2, v2: EtcdV2, proxy: FaultProxy) -> None:
     v2.perform(Put("/k", "1"), soon())
-    proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form, seconds=0.4)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form)
     with ThreadPoolExecutor() as pool:
-        wait = pool.submit(through.perform, Await("/k", "1"), soon())
+        wait = pool.submit(through.perform, Await("/k", "1"), soon(30))
         proxy.await_seen(lambda one: "wait" in one.form)
         v2.perform(Put("/k", "2"), soon())
         v2.perform(Put("/k", "1"), soon())
         v2.perform(Put("/k", "3"), soon())
+        gate.set()
         assert wait.result(4) == Snapshot("3", ())
 
 
 def test_R81_a_cleared_history_is_read_again(through: EtcdV2, v2: EtcdV2, proxy: FaultProxy) -> None:
     v2.perform(Put("/k", "1"), soon())
-    proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form, seconds=2.0)
+    gate = proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form)
     with ThreadPoolExecutor() as pool:
-        wait = pool.submit(through.perform, Await("/k", "1"), soon())
+        wait = pool.submit(through.perform, Await("/k", "1"), soon(30))
         proxy.await_seen(lambda one: "wait" in one.form)
         v2.perform(Put("/k", "2"), soon())
         list(pool.map(lambda number: v2.perform(Put("/noise", str(number)), soon()), range(1005)))
+        gate.set()
         assert wait.result(4) == Snapshot("2", ())
 
 

@@ -21,6 +21,7 @@ from rallypoint.impl import etcd_rendezvous
 from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler
 from rallypoint.live import faults
 from rallypoint.live.record import RecordedDriver, RecordedEtcd, Recorder, die
+from torch.distributed import PrefixStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousError,
@@ -130,23 +131,21 @@ class Agent:
         """Form a gloo group with the returned store and all-gather (version, rank, world size)."""
         start = time.monotonic()
         try:
-            dist.init_process_group(
-                "gloo",
-                store=dist.PrefixStore("group", info.store),
-                rank=info.rank,
-                world_size=info.world_size,
-                timeout=datetime.timedelta(seconds=GROUP),
+            # Not by init_process_group: it names groups by a count of the process, which a group that broke leaves
+            # behind, so that this process and a fresh one would never meet in the next.
+            group = dist.ProcessGroupGloo(
+                PrefixStore("group", info.store),
+                info.rank,
+                info.world_size,
+                datetime.timedelta(seconds=GROUP),
             )
             mine = torch.tensor([version, info.rank, info.world_size])
             rows = [torch.zeros_like(mine) for _ in range(info.world_size)]
-            dist.all_gather(rows, mine)
+            group.allgather([rows], [mine]).wait()
         except (RuntimeError, LookupError, ValueError) as error:
             seconds = time.monotonic() - start
             self.tell({"event": "broken", "version": version, "reason": str(error)[:300], "seconds": seconds})
             return False
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
         self.groups += 1
         self.tell({"event": "gathered", "version": version, "rows": [row.tolist() for row in rows]})
         return True

@@ -43,7 +43,7 @@ def rank_always_zero() -> AbstractContextManager[Any]:
 
 def never_renewed() -> AbstractContextManager[Any]:
     """The keeper never renews a lease."""
-    return mock.patch.object(leases.LeaseKeeper, "_renew", lambda self, held: 60.0)
+    return mock.patch.object(leases.LeaseKeeper, "_renew", return_value=60.0)
 
 
 def confirm_skipped() -> AbstractContextManager[Any]:
@@ -72,7 +72,7 @@ def compare_dropped() -> AbstractContextManager[Any]:
 
 def never_told() -> AbstractContextManager[Any]:
     """A member is never told to meet again."""
-    return mock.patch.object(EtcdRendezvous, "standing", lambda self: Standing(0, False, ""))
+    return mock.patch.object(EtcdRendezvous, "standing", return_value=Standing(0, False, ""))
 
 
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {

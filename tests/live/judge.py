@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rallypoint.live.play import Met, Played
+from rallypoint.live.play import TOLD, Met, Played
 
 
 def judge(played: Played) -> str | None:
     """All of the below."""
-    for check in (_behaviour, _members, _groups):
+    for check in (_behaviour, _members, _groups, _told):
         fault = check(played)
         if fault is not None:
             return fault
@@ -72,4 +72,17 @@ def _groups(played: Played) -> str | None:
             expected = [[version, rank, world] for rank in range(world)]
             if rows != expected:
                 return f"worker {seat.number} gathered {rows} in version {version}, not {expected}"
+    return None
+
+
+def _told(played: Played) -> str | None:
+    """EventuallyTold: a member whose group broke since another one was killed is told within its bound."""
+    for seat in played.seats:
+        for version in seat.untold:
+            for number, one in met(played):
+                if one.version == version and number != seat.number and played.seats[number].killed:
+                    return (
+                        f"EventuallyTold: worker {seat.number} was not told within {TOLD} s that version {version} "
+                        f"has lost worker {number}"
+                    )
     return None

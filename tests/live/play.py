@@ -57,6 +57,7 @@ History: TypeAlias = "list[Attempt | Record | Met | Killed]"
 class Seat:
     """One worker as the controller sees it. ``history``: what it recorded; ``groups``: what it gathered, by version.
 
+    ``untold``: versions whose group broke and that it was not told to leave within ``TOLD`` seconds.
     ``state``: "before" its start, "meeting", "member", "ended"; a dead worker keeps the state in which it died.
     """
 
@@ -69,6 +70,7 @@ class Seat:
     groups: dict[int, list[list[int]]] = field(default_factory=dict)
     met: Met | None = None
     complaints: list[str] = field(default_factory=list)
+    untold: list[int] = field(default_factory=list)
     exit_code: int | None = None
     asks: int = 0
     waits: bool = False
@@ -292,9 +294,7 @@ def _take(seat: Seat, report: dict[str, Any], closing: bool) -> None:
         case "waiting":
             seat.waiting = report["count"]
         case "not told":
-            seat.complaints.append(
-                f"its group of version {report['version']} broke, and it was not told within {TOLD} s"
-            )
+            seat.untold.append(report["version"])
         case "error":
             kind = "the documented" if report["documented"] else "an undocumented"
             seat.complaints.append(f"it ended with {kind} exception {report['text']}")

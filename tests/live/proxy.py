@@ -69,6 +69,7 @@ class _Rule:
     skip: int
     left: int
     seconds: float
+    gate: threading.Event = field(default_factory=threading.Event)
 
 
 class _ClosedError(Exception):
@@ -96,14 +97,17 @@ class FaultProxy:
         return f"{self.host}:{self.port}"
 
     def order(
-        self, fault: Fault, when: Predicate = is_write, *, nth: int = 1, times: int = 1, seconds: float = 0.0
-    ) -> None:
+        self, fault: Fault, when: Predicate = is_write, *, nth: int = 1, times: int = 1, seconds: float = 60.0
+    ) -> threading.Event:
         """From now on, do ``fault`` to the ``nth`` request for which ``when`` holds, and ``times - 1`` after it.
 
-        ``seconds``: for the delays. Of several rules the first that still has something to do decides.
+        ``seconds``: how long a delay lasts at most. Returns its gate: set it to let go at once what is delayed.
+        Of several rules the first that still has something to do decides.
         """
+        rule = _Rule(fault, when, nth - 1, times, seconds)
         with self._changed:
-            self._rules.append(_Rule(fault, when, nth - 1, times, seconds))
+            self._rules.append(rule)
+        return rule.gate
 
     def seen(self) -> list[Exchange]:
         """All requests so far, in the order in which they came in."""
@@ -155,6 +159,9 @@ class FaultProxy:
     def close(self) -> None:
         """End everything. Raises RuntimeError if a thread does not end in 10 s."""
         self._closing.set()
+        with self._changed:
+            for rule in self._rules:
+                rule.gate.set()
         self.refuse()
         deadline = time.monotonic() + ENDING
         for thread in self._threads:
@@ -203,7 +210,7 @@ class FaultProxy:
                 if rule is not None and rule.fault is Fault.DROP_REQUEST:
                     return
                 if rule is not None and rule.fault is Fault.DELAY_REQUEST:
-                    self._closing.wait(rule.seconds)
+                    rule.gate.wait(rule.seconds)
                 if server is None:
                     server = socket.create_connection(self._upstream, timeout=5)
                     server.settimeout(None)
@@ -215,7 +222,7 @@ class FaultProxy:
                 if rule is not None and rule.fault is Fault.DROP_REPLY:
                     return
                 if rule is not None and rule.fault is Fault.DELAY_REPLY:
-                    self._closing.wait(rule.seconds)
+                    rule.gate.wait(rule.seconds)
                 client.sendall(reply)
         except (OSError, _ClosedError):
             pass

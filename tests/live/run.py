@@ -13,7 +13,6 @@ from pathlib import Path
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
-
 from rallypoint.impl.etcd_http import EtcdHttp
 from rallypoint.impl.etcd_server import EtcdServer
 from rallypoint.live import schedule as plans
