@@ -76,17 +76,33 @@ def write_once(
     Raises HistoryLostError when that cannot be told, OutOfTimeError, or UnusableError.
     """
     modified, index = was
+    value = params["value"]
+    if not modified:  # a created key may have been deleted since: creating it again would be a second effect
 
-    def mine() -> Answer | None:
-        return find_value(http, key, params["value"], modified or index, deadline)
+        def created() -> Answer | None:
+            return find_value(http, key, value, index, deadline)
 
-    if modified:
-        outcome = insist(http, "PUT", key, {**params, "prevIndex": str(modified)}, deadline)
-    else:  # a created key may have been deleted since: creating it again would be a second effect
-        outcome = insist(http, "PUT", key, {**params, "prevExist": "false"}, deadline, settled=mine)
+        outcome = insist(http, "PUT", key, {**params, "prevExist": "false"}, deadline, settled=created)
+        return outcome.reply if isinstance(outcome.reply, Answer) or not outcome.unsure else created() or outcome.reply
+    outcome = insist(http, "PUT", key, {**params, "prevIndex": str(modified)}, deadline)
     if isinstance(outcome.reply, Answer) or not outcome.unsure:
         return outcome.reply
-    return mine() or outcome.reply
+    return _successor(http, key, value, modified, deadline) or outcome.reply
+
+
+def _successor(http: EtcdHttp, key: str, value: str, modified: int, deadline: float) -> Answer | None:
+    """The event that changed the key after index ``modified``, if it wrote this value: the swap that we asked for.
+
+    Where the history is gone, the value that the key holds now must do.
+    """
+    try:
+        first = next(events(http, key, modified, deadline), None)
+        return first if first is not None and first.node.value == value else None
+    except HistoryLostError:
+        now = insist(http, "GET", key, {}, deadline).reply
+        if isinstance(now, Answer) and now.node.value == value:
+            return now
+        raise
 
 
 def find_value(http: EtcdHttp, key: str, value: str, since: int, deadline: float) -> Answer | None:

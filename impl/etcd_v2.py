@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from posixpath import commonpath
 from typing import TypeAlias
 
@@ -20,14 +19,6 @@ from rallypoint.model import etcd as model
 Observer: TypeAlias = Callable[[model.Request, model.Reply, int], None]
 
 REST = 0.05  # seconds before a watch that was cut off is set up again
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What an Await saw in one instant, and the first index that may hold something new."""
-
-    snapshot: model.Snapshot
-    next_index: int
 
 
 class EtcdV2:
@@ -103,39 +94,33 @@ class EtcdV2:
     def _await(self, request: model.Await, deadline: float) -> model.Reply | None:
         while time.monotonic() < deadline:
             try:
-                look = self._look(request, deadline)
-                if look is not None:
-                    if look.snapshot.value != request.seen or look.snapshot.missing:
-                        return self._seen(request, look.snapshot, look.next_index - 1)
-                    self._watch(request, look.next_index, deadline)
+                value, index = self._read(request.key, deadline)
+                if value != request.seen:
+                    return self._seen(request, model.Snapshot(value, ()), index)
+                missing = self._missing(request.alive, deadline)
+                if not missing:
+                    self._watch(request, index + 1, deadline)
+                    continue
+                value, index = self._read(request.key, deadline)  # the two must be true of one instant
+                return self._seen(request, model.Snapshot(value, missing if value == request.seen else ()), index)
             except EtcdUnavailable:
                 if time.monotonic() < deadline:
                     raise
         return None
 
-    def _look(self, request: model.Await, deadline: float) -> _Look | None:
-        """Read the key and the directories of ``alive`` as of one instant; None if the key changed meanwhile."""
-        value, modified, index = self._read(request.key, deadline)
-        if not request.alive:
-            return _Look(model.Snapshot(value, ()), index + 1)
+    def _missing(self, keys: tuple[str, ...], deadline: float) -> tuple[str, ...]:
+        """Those of ``keys`` that are gone. A keep-alive that is gone never comes back."""
         present: set[str] = set()
-        indices: list[int] = []
-        for directory in sorted({key.rpartition("/")[0] for key in request.alive}):
+        for directory in sorted({key.rpartition("/")[0] for key in keys}):
             answer = self.http.call("GET", self._long(directory), {}, deadline)
-            indices.append(answer.index)
             if isinstance(answer, Answer):
                 present.update(self._short(node.key) for node in answer.node.children)
-        if self._read(request.key, deadline)[1] != modified:
-            return None
-        missing = tuple(key for key in request.alive if key not in present)
-        return _Look(model.Snapshot(value, missing), min(indices) + 1)
+        return tuple(key for key in keys if key not in present)
 
-    def _read(self, key: str, deadline: float) -> tuple[str | None, int, int]:
-        """The key's value (None: absent), its modifiedIndex (0: absent), and etcd's index."""
+    def _read(self, key: str, deadline: float) -> tuple[str | None, int]:
+        """The key's value (None: absent), and etcd's index."""
         answer = self.http.call("GET", self._long(key), {}, deadline)
-        if isinstance(answer, Refusal):
-            return None, 0, answer.index
-        return answer.node.value, answer.node.modified, answer.index
+        return (None if isinstance(answer, Refusal) else answer.node.value), answer.index
 
     def _watch(self, request: model.Await, index: int, deadline: float) -> None:
         """Until something that matters may have changed: an event on our keys, a cut, a time-out, lost history."""

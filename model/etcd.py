@@ -152,7 +152,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Answer to ``Await``: the value of the key (None: absent) and those of ``alive`` that are gone."""
+    """Answer to ``Await``: the value (None: absent); if it is still ``seen``, those of ``alive`` that are gone."""
 
     value: str | None
     missing: tuple[str, ...]
@@ -232,7 +232,7 @@ def enabled(store: Store, request: Request) -> bool:
 def apply(store: Store, request: Request) -> tuple[Store, Reply]:
     """What etcd does with one request, at one instant."""
     if isinstance(request, Await):
-        return store, Snapshot(store.value(request.key), tuple(key for key in request.alive if store.get(key) is None))
+        return store, _snapshot(store, request)
     node = store.get(request.key)
     if isinstance(request, Create | Put | Mkdir):
         return _apply_write(store, request, node)
@@ -253,6 +253,13 @@ def apply(store: Store, request: Request) -> tuple[Store, Reply]:
     if isinstance(request, Refresh):
         return _write(store, request.key, node.value, True), Done(node.value)
     return _delete(store, request.key), Done(None)
+
+
+def _snapshot(store: Store, request: Await) -> Snapshot:
+    value = store.value(request.key)
+    if value != request.seen:
+        return Snapshot(value, ())
+    return Snapshot(value, tuple(key for key in request.alive if store.get(key) is None))
 
 
 def _apply_write(store: Store, request: Create | Put | Mkdir, node: Node | None) -> tuple[Store, Reply]:

@@ -15,7 +15,7 @@ state; "violated" means none within these bounds.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -37,8 +37,8 @@ WAITED_OUT = ("ExpireDocument", "ExpireKey")
 class Recovery:
     """What may happen by itself on the way to a goal: document expiries, members that start over, TTLs at all."""
 
-    expiries: int = 2
-    rejoins: int = 4
+    expiries: int = 1
+    rejoins: int = 3
     ttls_run_out: bool = True
 
     def budget(self) -> Budget:
@@ -135,7 +135,7 @@ def somebody_is_alive(config: Config, state: State) -> bool:
 
 
 def no_dead_entry(config: Config, state: State) -> bool:
-    """Every participant and every counted waiter of the document, and every leased key, belongs to a live worker."""
+    """Every participant and every waiter that members count, and every leased key, belongs to a live worker."""
     rules = config.rules
     if any(_is_lease(key) and not _is_held(config, state, key) for key, _ in state.store.nodes):
         return False
@@ -149,7 +149,9 @@ def no_dead_entry(config: Config, state: State) -> bool:
     else:
         claimed = {worker.rank for worker in alive if worker.version == document.version and worker.rank is not None}
     waiters = sum(trying(worker) and worker.version == document.version and worker.rank is None for worker in alive)
-    return len(claimed) == docs.size(document) and (document.num_workers_waiting or 0) <= waiters
+    below = machine.directory(rules, document.version) + "/"
+    keys = tuple(key for key, _ in state.store.nodes if key.startswith(below))
+    return len(claimed) == docs.size(document) and machine.waiting(rules, document, keys) <= waiters
 
 
 def _is_lease(key: str) -> bool:
@@ -215,30 +217,41 @@ class _Recovering:
         return not any(lease.guard is not None and lease.guard == text for lease in leases)
 
 
-def _losing(graph: _Recovering, starts: set[Code], goal: Callable[[State], bool], max_states: int) -> set[Code]:
-    """Those of ``starts`` from which no run reaches a goal: forward once, then backward from the goals."""
-    before: dict[Code, list[Code]] = defaultdict(list)
-    seen, todo = set(starts), list(starts)
-    winning: list[Code] = []
-    while todo:
-        code = todo.pop()
-        if goal(graph.state(code)):
-            winning.append(code)
-            continue
-        if len(seen) > max_states:
-            raise MemoryError(f"recovery has more than {max_states} states")
-        for target in graph.steps(code):
-            before[target].append(code)
-            if target not in seen:
-                seen.add(target)
-                todo.append(target)
-    won = set(winning)
-    while winning:
-        for source in before[winning.pop()]:
-            if source not in won:
-                won.add(source)
-                winning.append(source)
-    return starts - won
+class _Search:
+    """Which states of a recovery graph can reach a goal. Every answer is kept: a state on the way to a goal can
+    reach it, and nothing that a state without a way leads to has one."""
+
+    def __init__(self, graph: _Recovering, goal: Callable[[State], bool], max_states: int) -> None:
+        self._graph = graph
+        self._goal = goal
+        self._max_states = max_states
+        self._answers: dict[Code, bool] = {}
+
+    def reaches(self, start: Code) -> bool:
+        before: dict[Code, Code | None] = {start: None}
+        queue = deque([start])
+        while queue:
+            code = queue.popleft()
+            answer = self._answers.get(code)
+            if answer or (answer is None and self._goal(self._graph.state(code))):
+                return self._keep(code, before)
+            if answer is not None:
+                continue
+            if len(before) > self._max_states:
+                raise MemoryError(f"recovery has more than {self._max_states} states")
+            for target in self._graph.steps(code):
+                if target not in before:
+                    before[target] = code
+                    queue.append(target)
+        self._answers.update(dict.fromkeys(before, False))
+        return False
+
+    def _keep(self, code: Code, before: dict[Code, Code | None]) -> bool:
+        here: Code | None = code
+        while here is not None:
+            self._answers[here] = True
+            here = before[here]
+        return True
 
 
 def check(config: Config, liveness: Liveness, *, max_states: int = 2_000_000) -> Verdict:
@@ -254,8 +267,9 @@ def check(config: Config, liveness: Liveness, *, max_states: int = 2_000_000) ->
     found = explorer.explore({"due": note})
     if not found.complete:
         raise MemoryError("not every reachable state was visited")
-    losing = _losing(graph, set(obliged.values()), lambda state: liveness.goal(config, state), max_states)
-    lost = {code for code, start in obliged.items() if start in losing}
+    search = _Search(graph, lambda state: liveness.goal(config, state), max_states)
+    # The last states found are the nearest to the goals, and what is known of them answers for the earlier ones.
+    lost = {code for code, start in reversed(obliged.items()) if not search.reaches(start)}
     if not lost:
         return Verdict(found.states, len(obliged), None)
     again = Explorer(config).explore(

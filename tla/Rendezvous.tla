@@ -239,8 +239,8 @@ Look(i, x) ==
     /\ w' = [w EXCEPT ![i] = x]
     /\ UNCHANGED <<store, left, hist>>
 
-Missing(x) == Watched(x.seen) \ store.keys
 Changed(x) == store.doc # x.seen
+Missing(x) == IF Changed(x) THEN {} ELSE Watched(x.seen) \ store.keys
 Woken(x) == IF Changed(x) THEN TRUE ELSE Missing(x) # {}  \* not a disjunction: TLC would count it twice
 
 \* model/worker.py: one action per line of TABLE, in its order.
@@ -361,7 +361,7 @@ MonitorRead(i) ==
 CheckAlive(i) ==
     /\ w[i].pc = "alive"
     /\ Look(i, IF w[i].version \notin store.dirs THEN Enter(w[i])
-               ELSE IF Missing(w[i]) # {} THEN Seeing(w[i], "destroy", w[i].seen)
+               ELSE IF ~(Watched(w[i].seen) \subseteq store.keys) THEN Seeing(w[i], "destroy", w[i].seen)
                ELSE IF Reread \/ w[i].id \in Elements(w[i].seen.waiters)
                     THEN Seeing(w[i], "monitor", w[i].seen)
                ELSE Seeing(w[i], IF CountedOnce /\ w[i].lease = None THEN "queue" ELSE "announce", w[i].seen))

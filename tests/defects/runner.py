@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -101,6 +102,7 @@ def _child(defect_id: str, side: str, place: str, report: int) -> None:
     """Play the scenario and write the observation; never returns."""
     try:
         os.setsid()
+        random.seed()  # else all children would draw the same ports
         os.environ["TMPDIR"] = tempfile.tempdir = place
         from rallypoint.defects.scenarios import DEFECTS
         from rallypoint.defects.stage import Side

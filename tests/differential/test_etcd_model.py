@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from rallypoint.impl.etcd_http import Answer, EtcdHttp, Node
 from rallypoint.impl.etcd_server import BINARY_VARIABLE, EtcdServer, find_etcd
 from rallypoint.impl.etcd_v2 import EtcdV2
@@ -43,6 +43,7 @@ WRITING: Mapping[type, st.SearchStrategy[model.Request]] = {
     model.Mkdir: st.builds(model.Mkdir, KEYS),
     model.Refresh: st.builds(model.Refresh, KEYS, st.just(TTL)),
 }
+FILLING = st.one_of(WRITING[model.Put], WRITING[model.Create], WRITING[model.Mkdir])
 WRITES = st.one_of(list(WRITING.values()))
 AWAITS = st.builds(model.Await, KEYS, st.none() | VALUES, st.lists(KEYS, max_size=2, unique=True).map(tuple))
 
@@ -85,40 +86,36 @@ class EtcdMachine(RuleBasedStateMachine):
         self.performed[name, how] = self.performed.get((name, how), 0) + 1
         assert (self.store.index == before) or how == "done"
 
-    def _is_directory(self, key: str) -> bool:
-        node = self.store.get(key)
-        return node is not None and node.is_dir
+    @initialize(requests=st.lists(FILLING, min_size=2, max_size=6))
+    def fill(self, requests: list[model.Request]) -> None:
+        for request in requests:
+            self.both(request)
 
-    @rule(request=WRITES)
-    def write(self, request: model.Request) -> None:
-        if isinstance(request, model.Refresh) and self.version.startswith("3.4") and self._is_directory(request.key):
-            return
-        self.both(request)
+    @rule(requests=st.lists(WRITES, min_size=1, max_size=3))
+    def write(self, requests: list[model.Request]) -> None:
+        for request in requests:
+            if not (isinstance(request, model.Refresh) and self._renewed_by_34(request.key)):
+                self.both(request)
 
-    @rule(key=KEYS, value=VALUES, ttl=TTLS)
-    def swap_what_is_there(self, key: str, value: str, ttl: float | None) -> None:
+    def _renewed_by_34(self, key: str) -> bool:
         node = self.store.get(key)
-        if node is not None and node.value:
+        return self.version.startswith("3.4") and node is not None and node.is_dir
+
+    @precondition(lambda self: self.store.nodes)
+    @rule(data=st.data(), value=VALUES, ttl=TTLS)
+    def change_what_is_there(self, data: st.DataObject, value: str, ttl: float | None) -> None:
+        """Compared with what is there, so that it mostly succeeds."""
+        key, node = data.draw(st.sampled_from(self.store.nodes))
+        if node.value:
             self.both(model.Cas(key, node.value, value, ttl))
-
-    @rule(key=KEYS, value=VALUES, ttl=TTLS)
-    def swap_at_the_index(self, key: str, value: str, ttl: float | None) -> None:
-        node = self.store.get(key)
-        if node is not None:
-            self.both(model.CasIndex(key, node.modified, value, ttl))
-
-    @rule(key=KEYS)
-    def delete_what_is_there(self, key: str) -> None:
-        value = self.store.value(key)
-        if value:
+        if (now := self.store.get(key)) is not None:
+            self.both(model.CasIndex(key, now.modified, value, ttl))
+        if value and data.draw(st.booleans()):
             self.both(model.Cad(key, value))
 
     @rule(key=KEYS)
-    def get(self, key: str) -> None:
+    def look(self, key: str) -> None:
         self.both(model.Get(key))
-
-    @rule(key=KEYS)
-    def list(self, key: str) -> None:
         self.both(model.List(key))
 
     @rule(request=AWAITS)
@@ -133,12 +130,12 @@ class EtcdMachine(RuleBasedStateMachine):
         """A watch that is set up before the write is woken by it if, and only if, the condition holds then."""
         here = tuple(name for name in alive if self.store.get(name) is not None)
         request = model.Await(key, self.store.value(key), here)
-        got: list[model.Reply | None] = []
-        waiting = threading.Thread(target=lambda: got.append(self.real.perform(request, time.monotonic() + PATIENCE)))
         if not model.enabled(model.apply(self.store, change)[0], request):
             return
+        got: list[model.Reply | None] = []
+        waiting = threading.Thread(target=lambda: got.append(self.real.perform(request, time.monotonic() + PATIENCE)))
         waiting.start()
-        self.write(change)
+        self.both(change)
         waiting.join(2 * PATIENCE)
         assert got == [model.apply(self.store, request)[1]]
 
@@ -191,17 +188,15 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[EtcdMachine]]:
             patch.setenv(BINARY_VARIABLE, named)
         version = find_etcd().version
         assert version.startswith(request.param)
-        server = EtcdServer()
-        server.start()
-    with server:
-        http = EtcdHttp.of_client(server.get_client())
-        http.call("PUT", f"{ROOT}/kept", {"value": ""}, time.monotonic() + PATIENCE)
-        yield type("OneEtcd", (EtcdMachine,), {"http": http, "version": version, "performed": {}})
-        http.close()
+        with EtcdServer() as server:
+            http = EtcdHttp.of_client(server.get_client())
+            http.call("PUT", f"{ROOT}/kept", {"value": ""}, time.monotonic() + PATIENCE)
+            yield type("OneEtcd", (EtcdMachine,), {"http": http, "version": version, "performed": {}})
+            http.close()
 
 
 def test_same_replies_indices_and_keys(machine: type[EtcdMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=30))
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=20))
     seen = {name for name, how in machine.performed if how == "done"}
     assert seen == {kind.__name__ for kind in (*WRITING, model.Get, model.List, model.Await)}
     for how in model.ERROR_NAMES.values():
@@ -224,4 +219,4 @@ def test_a_wrong_model_is_noticed(machine: type[EtcdMachine], monkeypatch: pytes
 
     monkeypatch.setattr(model, "apply", deletes_quietly)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=20))
+        run_state_machine_as_test(machine, settings=settings(max_examples=20, phases=[Phase.generate]))

@@ -21,7 +21,7 @@ from rallypoint.impl import etcd_rendezvous
 from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler
 from rallypoint.live import faults
 from rallypoint.live.record import RecordedDriver, RecordedEtcd, Recorder, die
-from torch.distributed import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousError,
@@ -30,7 +30,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 POLL = 0.1  # seconds between two questions to the handler
-GROUP = 3.0  # seconds for a group to form and gather
+GROUP = 2.0  # seconds for a group to form and gather
 FAREWELL = 60.0  # seconds that a worker waits for an order at most
 
 
@@ -133,7 +133,7 @@ class Agent:
         try:
             # Not by init_process_group: it names groups by a count of the process, which a group that broke leaves
             # behind, so that this process and a fresh one would never meet in the next.
-            group = dist.ProcessGroupGloo(
+            group: Any = dist.ProcessGroupGloo(
                 PrefixStore("group", info.store),
                 info.rank,
                 info.world_size,

@@ -19,13 +19,13 @@ from rallypoint.model import etcd
 from rallypoint.model.worker import Standing
 
 
-def rank_off_by_one() -> AbstractContextManager[Any]:
-    """next_rendezvous counts ranks from 1."""
+def ranks_rotated() -> AbstractContextManager[Any]:
+    """Everybody gets its neighbour's rank: a consistent lie, which only the model can tell."""
     meet = EtcdRendezvous._meet
 
     def wrong(self: EtcdRendezvous) -> tuple[str, int, int]:
         version, rank, world = meet(self)
-        return version, rank + 1, world
+        return version, (rank + 1) % world, world
 
     return mock.patch.object(EtcdRendezvous, "_meet", wrong)
 
@@ -77,7 +77,7 @@ def never_told() -> AbstractContextManager[Any]:
 
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     fault.__name__: fault
-    for fault in (rank_off_by_one, rank_always_zero, never_renewed, confirm_skipped, compare_dropped, never_told)
+    for fault in (ranks_rotated, rank_always_zero, never_renewed, confirm_skipped, compare_dropped, never_told)
 }
 
 

@@ -12,7 +12,7 @@ from rallypoint.live.play import TOLD, Met, Played
 
 def judge(played: Played) -> str | None:
     """All of the below."""
-    for check in (_behaviour, _members, _groups, _told):
+    for check in (_members, _groups, _told, _behaviour):
         fault = check(played)
         if fault is not None:
             return fault

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rallypoint.model.errors import UnusableError
 
@@ -64,10 +64,14 @@ class Nursery:
     def start(self, job: dict[str, Any], sock: socket.socket) -> int:
         """Start a worker that does ``job`` (see ``agent.main``) and talks on ``sock``; its process id."""
         self._started = None
-        socket.send_fds(self._control, [json.dumps(job).encode()], [sock.fileno()])
+        socket.send_fds(self._control, [json.dumps(job).encode() + b"\n"], [sock.fileno()])
         self._await(lambda: self._started is not None, PROMPT, "a worker was not started")
         assert self._started is not None
         return self._started
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to a worker, if it still lives; its end comes with ``look``."""
+        self._control.sendall(json.dumps({"end": pid}).encode() + b"\n")
 
     def fileno(self) -> int:
         """Readable when there may be news for ``look``."""
@@ -129,7 +133,7 @@ def _threads() -> int:
     return threading.active_count()
 
 
-def _child(job: dict[str, Any], sock: socket.socket) -> None:
+def _child(job: dict[str, Any], sock: socket.socket) -> NoReturn:
     from rallypoint.live import agent
 
     code = 1
@@ -155,6 +159,20 @@ def _reap(control: socket.socket, children: set[int]) -> None:
             control.sendall(b"exit %d %d\n" % (pid, os.waitstatus_to_exitcode(status)))
 
 
+def _fork(
+    control: socket.socket, job: dict[str, Any], descriptor: int, children: set[int], ours: tuple[int, int]
+) -> None:
+    with socket.socket(fileno=descriptor) as sock:
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            for one in ours:
+                os.close(one)
+            _child(job, sock)
+        children.add(pid)
+    control.sendall(b"pid %d\n" % pid)
+
+
 def serve(control: socket.socket) -> None:
     """Fork and reap until the creator closes its end; then kill and reap what is left."""
     import rallypoint.live.agent  # noqa: F401  (torch, once for all)
@@ -167,7 +185,8 @@ def serve(control: socket.socket) -> None:
     try:
         control.sendall(b"ready %d\n" % _threads())
         while True:
-            readable = select.select([control, wake], [], [])[0]
+            sources: list[Any] = [control, wake]
+            readable = select.select(sources, [], [])[0]
             if wake in readable:
                 os.read(wake, 512)
                 _reap(control, children)
@@ -175,16 +194,11 @@ def serve(control: socket.socket) -> None:
                 data, descriptors, _, _ = socket.recv_fds(control, 65536, 1)
                 if not data:
                     return
-                sock = socket.socket(fileno=descriptors[0])
-                pid = os.fork()
-                if pid == 0:
-                    control.close()
-                    os.close(wake)
-                    os.close(writing)
-                    _child(json.loads(data), sock)
-                children.add(pid)
-                sock.close()
-                control.sendall(b"pid %d\n" % pid)
+                for job in map(json.loads, data.splitlines()):
+                    if "end" not in job:
+                        _fork(control, job, descriptors.pop(0), children, (wake, writing))
+                    elif job["end"] in children:
+                        os.kill(job["end"], signal.SIGKILL)
     except OSError:
         return
     finally:

@@ -9,7 +9,6 @@ the others wait; or fewer than min live and all of them wait. Then the run is cl
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
 import socket
@@ -25,7 +24,7 @@ from rallypoint.model import etcd
 from rallypoint.model import worker as machine
 from rallypoint.model.worker import Rules, Worker
 
-TTLS = {"setup_ttl": 2, "joinable_ttl": 2, "frozen_ttl": 2, "keep_alive_ttl": 1}  # seconds
+TTLS: dict[str, Any] = {"setup_ttl": 2, "joinable_ttl": 2, "frozen_ttl": 2, "keep_alive_ttl": 1}  # seconds
 TOLD = 6.0  # seconds: the keep-alive TTL, etcd's clock of half a second, and a busy machine
 BOUND = 30.0  # seconds until the job must be quiet
 HOMECOMING = 15.0  # seconds until all processes must have ended then
@@ -109,9 +108,12 @@ class Played:
 
 
 class Play:
-    """One run of one schedule. ``play`` may be called once."""
+    """One run of one schedule, quiet within ``bound`` seconds. ``play`` may be called once."""
 
-    def __init__(self, schedule: Schedule, run_id: str, endpoint: str, nursery: Nursery, http: EtcdHttp) -> None:
+    def __init__(
+        self, schedule: Schedule, run_id: str, endpoint: str, nursery: Nursery, http: EtcdHttp, bound: float = BOUND
+    ) -> None:
+        self.bound = bound
         self.schedule = schedule
         self.nursery = nursery
         self.http = http
@@ -136,8 +138,8 @@ class Play:
         try:
             for seat in self.seats:
                 self._seat(seat)
-            if not self._until(self._quiet, BOUND):
-                trouble = f"not quiet within {BOUND} s: {self._describe()}"
+            if not self._until(self._quiet, self.bound):
+                trouble = f"not quiet within {self.bound} s: {self._describe()}"
             self.closing = True
             self._close(closer)
             for seat in self.seats:
@@ -176,7 +178,7 @@ class Play:
         """Take in what workers and nursery have to say, and let workers start whose turn it is."""
         if not self.closing:
             self._let_start()
-        speakers = {seat.sock: seat for seat in self.seats if seat.sock is not None}
+        speakers: dict[Any, Seat] = {seat.sock: seat for seat in self.seats if seat.sock is not None}
         readable = select.select([self.nursery, *speakers], [], [], seconds)[0]
         for sock in readable:
             if sock is self.nursery:
@@ -230,6 +232,7 @@ class Play:
         return len(members) == min(len(live), self.schedule.max_workers) and all(
             seat.met is not None
             and seat.met.version == (members[0].met or seat.met).version
+            and seat.met.world == len(members)
             and seat.met.version in seat.groups
             and seat.renewed
             and seat.waiting == waiting
@@ -249,7 +252,7 @@ class Play:
         """No process and no key of this run stays."""
         for seat in self.seats:
             if seat.pid and seat.pid not in self.nursery.exits:
-                os.kill(seat.pid, signal.SIGKILL)
+                self.nursery.kill(seat.pid)
         self._until(self._all_reaped, HOMECOMING)
         for seat in self.seats:
             if seat.sock is not None:

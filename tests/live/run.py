@@ -18,7 +18,7 @@ from rallypoint.impl.etcd_server import EtcdServer
 from rallypoint.live import schedule as plans
 from rallypoint.live.judge import judge
 from rallypoint.live.nursery import Nursery
-from rallypoint.live.play import Play, Played
+from rallypoint.live.play import BOUND, Play, Played
 from rallypoint.live.replay import RejectedError, replay
 from rallypoint.live.schedule import Schedule
 from rallypoint.model.errors import UnusableError
@@ -59,6 +59,7 @@ class Live:
     nursery: Nursery
     http: EtcdHttp
     seed: int = 0
+    bound: float = BOUND
     shrinking: float = SHRINKING
     on_progress: Callable[[int], None] = lambda _: None
     examples: int = 0
@@ -74,7 +75,7 @@ class Live:
         """Play one schedule, unjudged."""
         run_id = f"live-{self.seed}-{self.examples}"
         self.examples += 1
-        play = Play(schedule, run_id, self.server.get_endpoint(), self.nursery, self.http)
+        play = Play(schedule, run_id, self.server.get_endpoint(), self.nursery, self.http, self.bound)
         played = play.play()
         self.processes += len(played.seats)
         self.kills += sum(seat.killed and seat.entry.kill is not None for seat in played.seats)
@@ -142,7 +143,7 @@ def run_live(
     try:
         with EtcdServer() as server, Nursery() as nursery:
             http = EtcdHttp.of_client(server.get_client())
-            live = Live(server, nursery, http, seed, shrinking, progress)
+            live = Live(server, nursery, http, seed, shrinking=shrinking, on_progress=progress)
             try:
                 _explore(live, examples, fault)
                 return live.result(seconds(), HOLDS, None)

@@ -12,7 +12,7 @@ from rallypoint.model.etcd import Done, Failed, Listing, Node, Reply, Request, S
 
 from document_contracts import Contract
 
-KEYS = ("/a", "/a/b", "/a/b/c", "/a/d", "/ab", "/e")
+KEYS = ("/a", "/a/b", "/a/b/c", "/ab")
 VALUES = ("x", "y")
 KINDS = 10
 CODES = {"missing": 100, "compare": 101, "not a file": 102, "not a directory": 104, "exists": 105}
@@ -49,9 +49,18 @@ def request(ask: Ask) -> Request:
             return etcd.Await(key, None if timed else value, KEYS[: what % 3])
 
 
-def store_after(asks: list[Ask]) -> Store:
+STARTS: tuple[tuple[Ask, ...], ...] = (
+    (),
+    ((2, 1, 0, True),),  # /a/b = x with a TTL
+    ((2, 2, 1, False), (2, 3, 0, True)),  # /a/b/c = y; /ab = x with a TTL
+    ((2, 0, 0, False), (6, 3, 0, False)),  # /a is a file, /ab a directory
+)
+"""Stores to begin with, as requests: random requests alone seldom meet in one key."""
+
+
+def store_after(start: int, asks: list[Ask]) -> Store:
     store = Store()
-    for ask in asks:
+    for ask in [*STARTS[start], *asks]:
         store, _ = etcd.apply(store, request(ask))
     return store
 
@@ -100,18 +109,18 @@ def expected(before: Plain, ask: Ask) -> tuple[Plain, Reply]:
     return {**parents, **before, it.key: (it.value, it.ttl is not None)}, Done(it.value)
 
 
-def apply_is_total_and_right(asks: list[Ask], ask: Ask) -> None:
+def apply_is_total_and_right(start: int, asks: list[Ask], ask: Ask) -> None:
     """Every request gets the reply, and leaves the keys, that etcd's documentation gives it."""
-    store = store_after(asks)
+    store = store_after(start, asks)
     after, reply = etcd.apply(store, request(ask))
     keys, want = expected(plain(store), ask)
     assert reply == want
     assert plain(after) == keys
 
 
-def refusals_change_nothing(asks: list[Ask], ask: Ask) -> None:
+def refusals_change_nothing(start: int, asks: list[Ask], ask: Ask) -> None:
     """A refused request, and one that only reads, leaves the very same store, its index included."""
-    store = store_after(asks)
+    store = store_after(start, asks)
     after, reply = etcd.apply(store, request(ask))
     if isinstance(reply, Failed) or not isinstance(request(ask), (*etcd.WRITES, etcd.Refresh)):
         assert after == store
@@ -119,9 +128,9 @@ def refusals_change_nothing(asks: list[Ask], ask: Ask) -> None:
         assert reply.code in etcd.ERROR_NAMES
 
 
-def one_index_per_change(asks: list[Ask], ask: Ask) -> None:
+def one_index_per_change(start: int, asks: list[Ask], ask: Ask) -> None:
     """The index grows by exactly one per write that is carried out; what was written bears it, the rest does not."""
-    store = store_after(asks)
+    store = store_after(start, asks)
     it = request(ask)
     after, reply = etcd.apply(store, it)
     wrote = isinstance(it, (*etcd.WRITES, etcd.Refresh)) and not isinstance(reply, Failed)
@@ -132,9 +141,38 @@ def one_index_per_change(asks: list[Ask], ask: Ask) -> None:
         assert node.modified == (after.index if touched or old is None else old.modified)
 
 
-def keys_form_a_tree(asks: list[Ask]) -> None:
+def swaps_compare(held: int, prev: int, value: int, timed: bool) -> None:
+    """A compare-and-swap or compare-and-delete goes through exactly when the key holds what it names."""
+    store, _ = etcd.apply(Store(), etcd.Put("/a", VALUES[held]))
+    ttl = 5.0 if timed else None
+    swapped, reply = etcd.apply(store, etcd.Cas("/a", VALUES[prev], VALUES[value], ttl))
+    assert reply == (Done(VALUES[value]) if held == prev else Failed(CODES["compare"]))
+    assert plain(swapped) == {"/a": (VALUES[value], timed) if held == prev else (VALUES[held], False)}
+    deleted, reply = etcd.apply(store, etcd.Cad("/a", VALUES[prev]))
+    assert reply == (Done(None) if held == prev else Failed(CODES["compare"]))
+    assert plain(deleted) == ({} if held == prev else plain(store))
+
+
+def directories_are_no_files(kind: int, value: int, timed: bool) -> None:
+    """Nothing that is meant for a file touches a directory."""
+    store, _ = etcd.apply(Store(), etcd.Put("/a/b", "x"))
+    after, reply = etcd.apply(store, request((kind, 0, value, timed)))
+    assert after == store
+    assert reply == Failed(CODES["not a file"])
+
+
+def lists_are_direct(start: int, asks: list[Ask]) -> None:
+    """A directory lists the keys right below it, not those further down."""
+    store = store_after(start, asks)
+    for place, key in enumerate(KEYS):
+        _, reply = etcd.apply(store, request((8, place, 0, False)))
+        if isinstance(reply, Listing) and store.value(key) is None:
+            assert reply.keys == tuple(name for name, _ in store.nodes if name.rpartition("/")[0] == key)
+
+
+def keys_form_a_tree(start: int, asks: list[Ask]) -> None:
     """Keys are sorted, different, and stand below directories; a directory has no TTL of its own."""
-    store = store_after(asks)
+    store = store_after(start, asks)
     names = [key for key, _ in store.nodes]
     assert names == sorted(set(names))
     for key, node in store.nodes:
@@ -146,16 +184,26 @@ def keys_form_a_tree(asks: list[Ask]) -> None:
             assert found.is_dir
 
 
-def get_finds_what_is_there(asks: list[Ask], place: int) -> None:
-    store = store_after(asks)
+def get_finds_what_is_there(start: int, asks: list[Ask], place: int) -> None:
+    store = store_after(start, asks)
     found = dict(store.nodes).get(KEYS[place])
     assert store.get(KEYS[place]) == found
     assert store.value(KEYS[place]) == (None if found is None else found.value)
 
 
-def expiry_takes_one_key(asks: list[Ask], place: int) -> None:
+def get_is_exact(kept: int, place: int) -> None:
+    """A key is found under its own name only, and under those of the directories above it as a directory."""
+    store, _ = etcd.apply(Store(), etcd.Put(KEYS[kept], "x"))
+    node = store.get(KEYS[place])
+    if place == kept:
+        assert node == Node("x", False, 1)
+    else:
+        assert node == (Node(None, False, 1) if KEYS[place] in _above(KEYS[kept]) else None)
+
+
+def expiry_takes_one_key(start: int, asks: list[Ask], place: int) -> None:
     """Only a key with a TTL expires; it is gone, nothing else is, and the index counts it."""
-    store, key = store_after(asks), KEYS[place]
+    store, key = store_after(start, asks), KEYS[place]
     node = store.get(key)
     try:
         after = etcd.expire(store, key)
@@ -168,9 +216,9 @@ def expiry_takes_one_key(asks: list[Ask], place: int) -> None:
     assert after.index == store.index + 1
 
 
-def only_waits_wait(asks: list[Ask], ask: Ask) -> None:
+def only_waits_wait(start: int, asks: list[Ask], ask: Ask) -> None:
     """A wait is enabled exactly when its answer is news; everything else is answered at once."""
-    store, it = store_after(asks), request(ask)
+    store, it = store_after(start, asks), request(ask)
     if isinstance(it, etcd.Await):
         _, reply = etcd.apply(store, it)
         assert isinstance(reply, Snapshot)
@@ -179,9 +227,9 @@ def only_waits_wait(asks: list[Ask], ask: Ask) -> None:
         assert etcd.enabled(store, it)
 
 
-def indices_do_not_matter(asks: list[Ask], ask: Ask) -> None:
+def indices_do_not_matter(start: int, asks: list[Ask], ask: Ask) -> None:
     """Forgetting indices keeps every answer and every later key."""
-    store = store_after(asks)
+    store = store_after(start, asks)
     bare = etcd.forget_indices(store)
     assert bare.index == 0
     assert bare.nodes == tuple((key, Node(node.value, node.ttl, 0)) for key, node in store.nodes)
@@ -193,17 +241,25 @@ def indices_do_not_matter(asks: list[Ask], ask: Ask) -> None:
 
 
 _ask = st.tuples(st.integers(0, KINDS - 1), st.integers(0, len(KEYS) - 1), st.integers(0, 3), st.booleans())
-_asks = st.lists(_ask, max_size=7)
+_asks = st.lists(_ask, max_size=3)
+_start = st.integers(0, len(STARTS) - 1)
 _place = st.integers(0, len(KEYS) - 1)
 
+_two = st.integers(0, 1)
+
 CONTRACTS = (
+    Contract(swaps_compare, ("apply",), {"held": _two, "prev": _two, "value": _two, "timed": st.booleans()}),
+    Contract(directories_are_no_files, ("apply", "_apply_write"), {
+        "kind": st.sampled_from([2, 3, 4, 5, 7]), "value": st.integers(0, 3), "timed": st.booleans()}),
+    Contract(lists_are_direct, ("_list",), {"start": _start, "asks": _asks}),
     Contract(apply_is_total_and_right, ("apply", "_apply_write", "_list", "_write", "_delete", "_blocked"), {
-        "asks": _asks, "ask": _ask}),
-    Contract(refusals_change_nothing, ("apply", "_apply_write"), {"asks": _asks, "ask": _ask}),
-    Contract(one_index_per_change, ("apply", "_write", "_delete"), {"asks": _asks, "ask": _ask}),
-    Contract(keys_form_a_tree, ("_write", "_parents"), {"asks": _asks}),
-    Contract(get_finds_what_is_there, ("Store.get", "Store.value"), {"asks": _asks, "place": _place}),
-    Contract(expiry_takes_one_key, ("expire",), {"asks": _asks, "place": _place}),
-    Contract(only_waits_wait, ("enabled",), {"asks": _asks, "ask": _ask}),
-    Contract(indices_do_not_matter, ("forget_indices",), {"asks": _asks, "ask": _ask}),
+        "start": _start, "asks": _asks, "ask": _ask}),
+    Contract(refusals_change_nothing, ("apply", "_apply_write"), {"start": _start, "asks": _asks, "ask": _ask}),
+    Contract(one_index_per_change, ("apply", "_write", "_delete"), {"start": _start, "asks": _asks, "ask": _ask}),
+    Contract(keys_form_a_tree, ("_write", "_parents"), {"start": _start, "asks": _asks}),
+    Contract(get_finds_what_is_there, ("Store.get", "Store.value"), {"start": _start, "asks": _asks, "place": _place}),
+    Contract(get_is_exact, ("Store.get",), {"kept": _place, "place": _place}),
+    Contract(expiry_takes_one_key, ("expire",), {"start": _start, "asks": _asks, "place": _place}),
+    Contract(only_waits_wait, ("enabled",), {"start": _start, "asks": _asks, "ask": _ask}),
+    Contract(indices_do_not_matter, ("forget_indices",), {"start": _start, "asks": _asks, "ask": _ask}),
 )

@@ -1,0 +1,123 @@
+"""The wire format is strict, and the explorer exercises every row of the protocol's table, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from rallypoint.model import document as docs
+from rallypoint.model import system
+from rallypoint.model import worker as machine
+from rallypoint.model.explorer import Code, Explorer
+from rallypoint.model.system import Budget, Config
+from rallypoint.model.worker import Rules
+
+FINAL = '"status":"final","version":"1","participants":[0],"keep_alives":["k"],"num_workers_waiting":0'
+
+BROKEN = {
+    "nothing": "",
+    "no object": "[]",
+    "no status": "{}",
+    "unknown status": '{"status":"ready"}',
+    "status in capitals": '{"status":"Setup"}',
+    "status is a list": '{"status":["setup"]}',
+    "half a document": '{"status":"setup"',
+    "two documents": '{"status":"setup"}{"status":"setup"}',
+    "joinable without version": '{"status":"joinable","participants":[]}',
+    "joinable without participants": '{"status":"joinable","version":"1"}',
+    "frozen without keep-alives": '{"status":"frozen","version":"1","participants":[0]}',
+    "final without a count": '{"status":"final","version":"1","participants":[0],"keep_alives":["k"]}',
+    "version is a number": '{"status":"joinable","version":1,"participants":[]}',
+    "version in other digits": '{"status":"joinable","version":"\\u0663","participants":[]}',
+    "version beyond int's reach": '{"status":"joinable","version":"' + "9" * 5000 + '","participants":[]}',
+    "ranks with a hole": '{"status":"joinable","version":"1","participants":[0,2]}',
+    "ranks out of order": '{"status":"joinable","version":"1","participants":[1,0]}',
+    "a rank twice": '{"status":"joinable","version":"1","participants":[0,0]}',
+    "rank is true": '{"status":"joinable","version":"1","participants":[false,true]}',
+    "rank is a float": '{"status":"joinable","version":"1","participants":[0.0]}',
+    "keep-alive is a number": "{" + FINAL.replace('["k"]', "[0]") + "}",
+    "count is negative": "{" + FINAL.replace(":0", ":-1") + "}",
+    "count is true": "{" + FINAL.replace("waiting\":0", "waiting\":true") + "}",
+    "owner of no rank": "{" + FINAL + ',"owners":{"x":"a"}}',
+    "owner is a number": "{" + FINAL + ',"owners":{"0":1}}',
+    "owners is a list": "{" + FINAL + ',"owners":["a"]}',
+    "waiter is a number": "{" + FINAL + ',"waiters":[1]}',
+    "creator is a number": '{"status":"setup","creator":1}',
+    "nested beyond any reader": '{"status":"setup","x":' + "[" * 100_000 + "]" * 100_000 + "}",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_anything_else_is_a_broken_document(text: str) -> None:
+    with pytest.raises(docs.BrokenDocumentError, match="not a rendezvous document: "):
+        docs.parse(text)
+
+
+# Each of PyTorch's documents, as its workers write them.
+WIRE = (
+    '{"status": "setup"}',
+    '{"status": "joinable", "version": "12", "participants": []}',
+    '{"status": "joinable", "version": "12", "participants": [0, 1]}',
+    '{"status": "frozen", "version": "12", "participants": [0, 1], "keep_alives": []}',
+    '{"status": "final", "version": "12", "participants": [0], "keep_alives": ["/r/v_12/rank_0"], '
+    '"num_workers_waiting": 3}',
+    '{"status": "closed", "version": "12", "participants": [0]}',
+    '{"status": "closed"}',
+)
+
+
+@pytest.mark.parametrize("text", WIRE)
+def test_pytorchs_documents_are_kept_byte_for_byte(text: str) -> None:
+    assert docs.render(docs.parse(text)) == text
+
+
+# --- the table against the explorer -------------------------------------------------------------------------------
+
+STEP_OF = {
+    "Create": "create",
+    "Publish": "publish",
+    "Join": "join",
+    "Freeze": "freeze",
+    "Confirm": "confirm",
+    "Announce": "announce",
+    "Destroy": "destroy",
+    "ExpireDocument": "expire",
+    "Close": "close",
+    "CloseCreate": "close",
+}
+"""Action -> step of the document. A lost reply is one of these writes with another reader, so it adds no row."""
+
+SPACES = (
+    Config(Rules(1, 2), 2, Budget(closes=1)),
+    Config(Rules(2, 2), 2, Budget(crashes=1)),
+    Config(Rules(1, 2), 2, Budget(expiries=1)),
+    Config(Rules(1, 2), 2, Budget(lost_leases=1)),
+    Config(machine.upstream(Rules(1, 2)), 2, Budget(expiries=1, closes=1)),
+)
+
+
+def rows_of(config: Config) -> set[tuple[str, str, str]]:
+    """(status, step, status) of every change of the document in the whole space."""
+    explorer = Explorer(config)
+    status: dict[int, docs.Document | None] = {}
+    rows = set()
+
+    def document(code: Code) -> docs.Document | None:
+        if code[0] not in status:
+            status[code[0]] = system.document(config.rules, explorer.decode(code).store)
+        return status[code[0]]
+
+    def note(source: Code, action: str, target: Code) -> None:
+        before, after = document(source), document(target)
+        if before != after and action != "LoseReply":
+            names = [docs.ABSENT if it is None else it.status for it in (before, after)]
+            rows.add((names[0], STEP_OF[action], names[1]))
+
+    assert explorer.explore(on_edge=note).complete
+    return rows
+
+
+def test_the_explorer_exercises_every_row_of_the_table_and_no_other() -> None:
+    table = {(row.source, row.name, row.target) for row in docs.TRANSITIONS}
+    assert len(table) == len(docs.TRANSITIONS)
+    seen = set().union(*map(rows_of, SPACES))
+    assert seen - table == set(), "steps that the table does not have"
+    assert table - seen == set(), "rows that nothing exercises"
