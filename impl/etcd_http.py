@@ -306,10 +306,6 @@ def _read_refusal(payload: Mapping[str, Any], where: str) -> Refusal:
         raise UnusableError(
             "etcd refused the user", where, "give a user name and password with the rights for this key"
         )
-    if status in {401, 403} or code == 110:
-        raise UnusableError(
-            "etcd refused the user", where, "give a user name and password with the rights for this key"
-        )
     if "page not found" in cause:
         raise UnusableError("this server has no v2 API", where, NO_V2)
     raise EtcdUnavailable(f"etcd at {where} says: {message} ({cause.strip()[:200]})", maybe_applied=True)

@@ -15,15 +15,17 @@ import secrets
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch.distributed as dist
 from rallypoint.impl.driver import Driver
 from rallypoint.impl.etcd_http import Access, EtcdHttp, endpoints_of, joined_key, key_segment
 from rallypoint.impl.etcd_store import EtcdStore
 from rallypoint.impl.etcd_v2 import EtcdUnavailable, EtcdV2
+from rallypoint.impl.outage import POLL, Outage
 from rallypoint.model import document as docs
 from rallypoint.model import etcd as requests
 from rallypoint.model import worker as machine
@@ -54,14 +56,11 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 DEFAULT_TIMEOUT = 600
 DEFAULT_LAST_CALL_TIMEOUT = 30
 DEFAULT_PREFIX = "/torchelastic/p2p"
 ANSWER = 10.0  # seconds for writes outside the barrier, repeated until they are answered
-POLL = 2.0  # seconds for a question that an agent asks again and again, and that must not keep it from its workers
-BOOTSTRAP_SLICE = timedelta(seconds=1)  # between two looks at the version while rank 0's address is awaited
+BOOTSTRAP_SLICE = 1.0  # seconds between two looks at the version while rank 0's address is awaited
 
 
 class EtcdRendezvousRetryableFailure(Exception):  # noqa: N818
@@ -263,25 +262,38 @@ class EtcdRendezvous:
                     return value
 
     def bootstrap(self, version: str, rank: int, local_addr: str | None, store: EtcdStore) -> RendezvousStoreInfo:
-        """The address of this version's rank 0: published by it, awaited by the others.
+        """The address of this version's rank 0: published by it, awaited by the others, within the barrier's timeout.
 
-        Raises _SupersededError if the version ends first (L-S), RendezvousTimeoutError.
+        Raises _SupersededError if the version ends first (L-S), RendezvousClosedError, RendezvousTimeoutError,
+        RendezvousConnectionError.
         """
-        if rank == 0:
-            return RendezvousStoreInfo.build(rank, store, local_addr=local_addr)
-        names = [RendezvousStoreInfo.MASTER_ADDR_KEY, RendezvousStoreInfo.MASTER_PORT_KEY]
-        while True:
-            try:
-                store.wait(names, BOOTSTRAP_SLICE)
-                break
-            except LookupError:
-                standing = self.standing()
-                if standing.stale:
-                    raise _SupersededError(standing.reason) from None
-            if time.monotonic() >= self._deadline:
-                raise RendezvousTimeoutError(f"rank 0 of version {version} did not publish its address in time")
-        address, port = store.multi_get(names)
-        return RendezvousStoreInfo(address.decode(), int(port.decode()))
+        usual = store.timeout
+        try:
+            while (left := self._deadline - time.monotonic()) > 0:
+                store.set_timeout(timedelta(seconds=left if rank == 0 else min(left, BOOTSTRAP_SLICE)))
+                try:
+                    return RendezvousStoreInfo.build(rank, store, local_addr=local_addr)
+                except LookupError:
+                    self._look_after(version)
+                except dist.DistNetworkError as error:
+                    raise RendezvousConnectionError(f"run {self._run_id!r}: {error}") from error
+        finally:
+            store.set_timeout(usual)
+        self.leave()
+        raise RendezvousTimeoutError(f"run {self._run_id!r}: rank 0 of version {version} did not publish its address")
+
+    def _look_after(self, version: str) -> None:
+        """Between two looks for rank 0's address: is the version still worth waiting for?"""
+        try:
+            if self.is_closed():
+                self.leave()
+                raise RendezvousClosedError(f"run {self._run_id!r} was closed before version {version} had an address")
+            standing = self.standing()
+        except RendezvousConnectionError as error:
+            logger.warning("%s", error)
+            return
+        if standing.stale:
+            raise _SupersededError(standing.reason)
 
 
 class EtcdRendezvousHandler(RendezvousHandler):
@@ -295,7 +307,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._rdzv_impl = rdzv_impl
         self._local_addr = local_addr
         self._backend = backend
-        self._silent_since: float | None = None
+        self._outage = Outage(rdzv_impl._timeout)
 
     def get_backend(self) -> str:
         return self._backend
@@ -318,7 +330,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """True once the run is closed; while etcd is away, what is known: not closed."""
-        return self._while_away(self._rdzv_impl.is_closed, False)
+        return self._outage.ask(self._rdzv_impl.is_closed, False)
 
     def set_closed(self) -> None:
         self._rdzv_impl.set_closed()
@@ -328,25 +340,10 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
         While etcd is away the answer is 0: healthy workers go on (G-A).
         """
-        standing = self._while_away(self._rdzv_impl.standing, Standing(0, False, ""))
+        standing = self._outage.ask(self._rdzv_impl.standing, Standing(0, False, ""))
         if standing.stale:
             logger.warning("run %r: told to meet again: %s", self.get_run_id(), standing.reason)
         return standing.waiting
-
-    def _while_away(self, ask: Callable[[], _T], meanwhile: _T) -> _T:
-        """The answer, or ``meanwhile`` during an outage no longer than the rendezvous timeout."""
-        try:
-            answer = ask()
-        except RendezvousConnectionError as error:
-            now = time.monotonic()
-            if self._silent_since is None:
-                self._silent_since = now
-            if now - self._silent_since > self._rdzv_impl._timeout:
-                raise
-            logger.warning("%s", error)
-            return meanwhile
-        self._silent_since = None
-        return answer
 
     def shutdown(self) -> bool:
         """Close the run for everybody and leave it. False (and a log entry) if it could not be closed."""
@@ -362,7 +359,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
 OPTIONS = {
     "timeout": "seconds until next_rendezvous gives up (600)",
-    "last_call_timeout": "seconds that late workers may still join once min are in (30)",
+    "last_call_timeout": "seconds for late workers to join once min are in; with 0 they turn each other away (30)",
     "etcd_prefix": f"etcd directory of all runs ({DEFAULT_PREFIX})",
     "protocol": "http or https (http)",
     "cacert": "file with the CA to check the server against (with https: the system's)",

@@ -1,8 +1,9 @@
 """The shared state of a rendezvous as one compare-and-set register in etcd: drop-in for torch's module of this name.
 
 On the wire as upstream: ``PREFIX/RUN-ID`` holds the base64 of the state, with a TTL; the token is its modifiedIndex.
-Must not live here: what the state means. (Upstream's state is a pickle: who can write this key runs code in every
-agent, defect D-L. Give the key to nobody else: etcd users, a network of its own.)
+Must not live here: what the state means. (Upstream's state is a pickle, and upstream's handler loads whatever it finds:
+who can write this key runs code in every agent, defect D-L. Give the key to nobody else: etcd users, a network of its
+own. Agents of ``--rdzv-backend=rallypoint-etcd-v2`` load only what ``dynamic_state.py`` has checked.)
 """
 
 from __future__ import annotations
@@ -62,7 +63,6 @@ class EtcdRendezvousBackend(RendezvousBackend):
     """
 
     _DEFAULT_TTL = 7200
-    _name = "etcd-v2"
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class EtcdRendezvousBackend(RendezvousBackend):
 
     @property
     def name(self) -> str:
-        """ "etcd-v2", or the name under which torchrun asked for it."""
-        return self._name
+        """ "etcd-v2"."""
+        return "etcd-v2"
 
     def get_state(self) -> Current | None:
         """The state and its token; None if there is none. Raises RendezvousConnectionError, RendezvousStateError."""

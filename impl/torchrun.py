@@ -64,13 +64,9 @@ def rallypoint_etcd_v2() -> Creator:
     """``--rdzv-backend=rallypoint-etcd-v2``: upstream's dynamic handler on our backend and store."""
 
     def create(params: RendezvousParameters) -> RendezvousHandler:
-        from rallypoint.impl.etcd_rendezvous_backend import create_backend
-        from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+        from rallypoint.impl.dynamic_handler import create_dynamic_handler
 
-        known = with_known_options(params)
-        backend, store = create_backend(known)
-        backend._name = params.backend  # torch refuses a handler that does not answer to the name it was asked for by
-        return create_handler(store, backend, known)
+        return create_dynamic_handler(with_known_options(params))
 
     return create
 

@@ -237,7 +237,7 @@ def apply(store: Store, request: Request) -> tuple[Store, Reply]:
     if isinstance(request, Create | Put | Mkdir):
         return _apply_write(store, request, node)
     if node is None:
-        return store, Failed(NOT_FOUND)
+        return store, Failed(NOT_A_DIRECTORY if _blocked(store, request.key) else NOT_FOUND)
     if isinstance(request, Get):
         return store, Done(node.value)
     if isinstance(request, List):

@@ -1,4 +1,4 @@
-"""EtcdRendezvousBackend's compare-and-set register as a machine: which request comes next, and what a reply makes of it.
+"""EtcdRendezvousBackend's compare-and-set register as a machine: which request comes next, what a reply makes of it.
 
 May live here: every decision of a client between a call of ``get_state`` or ``set_state`` and its result.
 Must not live here: performing a request, faults, and who calls when (``register_system.py``).
@@ -166,7 +166,7 @@ def _current(rules: Rules, client: Client, answer: Answer) -> Client:
 
 
 class Row(NamedTuple):
-    """One line of the table: the action's name, the request, the reaction to its reply, and what the client is doing."""
+    """One line of the table: the action's name, the request, the reaction to its reply, what the client is doing."""
 
     action: str
     want: Callable[[Client], Request]

@@ -50,7 +50,7 @@ class Config:
 class Effect(NamedTuple):
     """A write that was carried out: its index, its value, and the index of what it replaced (0: nothing)."""
 
-    index: int
+    modified: int
     value: str
     over: int
 
@@ -95,7 +95,7 @@ def apply(state: State, request: Request) -> tuple[State, Answer]:
     """What etcd does with one request, at one instant, and what goes down in its history."""
     if isinstance(request, Find):
         found = next((effect for effect in state.effects if effect.value == request.value), None)
-        return state, Answer(Failed(NOT_FOUND), 0) if found is None else Answer(Done(found.value), found.index)
+        return state, Answer(Failed(NOT_FOUND), 0) if found is None else Answer(Done(found.value), found.modified)
     before = state.store.get(KEY)
     store, reply = etcd.apply(state.store, request)
     node = store.get(KEY)

@@ -679,8 +679,9 @@ def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ..
     """A member's view of its version, from the document and the keys of its version's directory.
 
     ``waiting`` > 0 tells the agent to call next_rendezvous again. A member whose version is gone or superseded, or has
-    lost a member, is told so by ``waiting`` = 1 and the reason. PyTorch's rule: it counts the waiting workers of
-    whatever version is current, else reads 0.
+    lost a member, is told so by ``waiting`` = 1 and the reason; members of the
+    version that was closed are not, they finish their work. PyTorch's rule: it counts the waiting workers of whatever
+    version is current, else reads 0.
     """
     document = None if text is None else docs.parse(text)
     status = docs.ABSENT if document is None else document.status
@@ -692,7 +693,9 @@ def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ..
             )
         count = waiting(rules, document, keys)
         return Standing(count, False, f"{count} workers wait to be let in" if count else "")
-    if not rules.told_when_stale or status == CLOSED:
+    if not rules.told_when_stale:
+        return Standing(0, False, "")
+    if document is not None and status == CLOSED and document.version == worker.version:
         return Standing(0, False, "")
     return Standing(1, True, f"version {worker.version} is over: the run is {status} now")
 

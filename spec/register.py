@@ -12,7 +12,7 @@ from rallypoint.model.register_system import Check, Config, State, given
 
 def type_ok(config: Config, state: State) -> bool:
     """Every client is idle with a known result or at a line of its table; indices of effects grow."""
-    indices = [effect.index for effect in state.effects]
+    indices = [effect.modified for effect in state.effects]
     return indices == sorted(set(indices)) and all(
         client.result in ("", *register.RESULTS) if client.pc == register.IDLE else client.pc in register.TABLE
         for client in state.clients

@@ -553,7 +553,7 @@ Waiting(d) ==
 Standing(x) ==
     IF store.doc.status = "final" /\ (store.doc.version = x.version \/ ~ToldWhenStale)
     THEN IF ToldWhenStale /\ ~(Elements(store.doc.keeps) \subseteq store.keys) THEN 1 ELSE Waiting(store.doc)
-    ELSE IF ToldWhenStale /\ store.doc.status # "closed" THEN 1 ELSE 0
+    ELSE IF ToldWhenStale /\ ~Expected(x, store.doc, "closed") THEN 1 ELSE 0
 
 OneLiveVersion ==
     \A i, j \in Members : w[i].version < w[j].version => Standing(w[i]) > 0

@@ -69,7 +69,7 @@ def tla_state(state: State) -> tla.State:
     return tla.State(
         {
             "store": canonical({"value": _value(value), "modified": modified, "index": state.store.index}),
-            "effects": canonical([(effect.index, _value(effect.value), effect.over) for effect in state.effects]),
+            "effects": canonical([(effect.modified, _value(effect.value), effect.over) for effect in state.effects]),
             "c": canonical({slot: _client(client) for slot, client in enumerate(state.clients)}),
             "flying": frozenset(map(_late, state.flying)),
             "left": canonical({field.name: getattr(state.left, field.name) for field in fields(Budget)}),

@@ -43,9 +43,7 @@ class Agents:
 
     def start(self, node: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "RALLYPOINT_PLACE": str(self.path), "RALLYPOINT_NODE": node}
-        process = subprocess.Popen(
-            self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.processes.append(process)
         return process
 

@@ -94,7 +94,8 @@ def options(side: Side) -> Observation:
                 RendezvousParameters(side.dynamic_name, stage.direct, "job", 1, 1, local_addr="127.0.0.1", **config)
             )
 
-        join = make(timeout=900).settings.timeout.join.total_seconds()
+        handler = make(timeout=900)
+        join = getattr(handler, "_inner", handler).settings.timeout.join.total_seconds()  # ours wraps upstream's
         try:
             make(keepalive=3)
             unknown = "is dropped"

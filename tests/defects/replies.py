@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+
 from rallypoint.defects.record import Observation
 from rallypoint.defects.stage import Attempt, Side, Stage, becomes, writes
-from rallypoint.live.proxy import Exchange, Fault
+from rallypoint.live.proxy import Exchange, Fault, FaultProxy
 
 SETTLING = 2.0  # seconds for the repetition of a request whose reply was lost
 
@@ -30,9 +32,6 @@ def lost_confirmation(side: Side) -> Observation:
     """L-K: one worker's confirmation is applied but not answered, the other's is on its way for 1.5 s."""
     with Stage(side) as stage:
         stage.proxy.order(Fault.DROP_REPLY, writes("active_version", '"keep_alives": ["'))
-        # On the direct road the other worker would be too quick to see what happens before it has confirmed.
-        from rallypoint.live.proxy import FaultProxy
-
         with FaultProxy(("127.0.0.1", stage.server.get_port())) as slow:
             slow.order(Fault.DELAY_REQUEST, writes("active_version", '"keep_alives": ["'), seconds=1.5)
             handlers = [stage.handler(2, 2, endpoint=one) for one in (stage.proxy.endpoint, slow.endpoint)]
@@ -41,7 +40,7 @@ def lost_confirmation(side: Side) -> Observation:
             becomes(lambda: stage.document().get("status") == "final", 5)
             document = stage.document()
             confirmed, members = document.get("keep_alives", []), document.get("participants", [])
-            both = all([attempt.returned(3) for attempt in attempts])
+            both = all(attempt.returned(3) for attempt in attempts)
             seen = f"final with {len(set(confirmed))} of {len(members)} confirmed; the others: {attempts[1].told()}"
             if len(set(confirmed)) == len(members) and both:
                 seen = f"final when {len(set(confirmed))} of {len(members)} had confirmed, both returned"
@@ -125,8 +124,6 @@ def lost_state(side: Side) -> Observation:
 
 def late_key(side: Side) -> Observation:
     """S-G: the first key of a store is set between a reader's look and its watch."""
-    import datetime
-
     with Stage(side) as stage:
         limit = datetime.timedelta(seconds=3)
         reader = side.store.EtcdStore(stage.client(endpoint=stage.proxy.endpoint), "/store", limit)

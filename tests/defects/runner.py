@@ -130,8 +130,8 @@ def _play(defect_id: str, side: str, bound: float, orders: IO[bytes]) -> list[An
     data = b""
     try:
         while (left := started + bound - time.monotonic()) > 0:
-            readable = select.select([reading, orders], [], [], left)[0]
-            if orders in readable:  # nothing is due: it has been closed
+            readable = select.select([reading, orders.fileno()], [], [], left)[0]
+            if orders.fileno() in readable:  # nothing is due: it has been closed
                 break
             if reading in readable:
                 piece = os.read(reading, 65536)
@@ -158,11 +158,10 @@ def _emptied(place: str) -> None:
 
 def serve() -> None:
     """Play what is ordered on stdin until it is closed."""
-    import rallypoint.defects.scenarios
-    import rallypoint.impl.etcd_rendezvous
-    import rallypoint.impl.etcd_rendezvous_backend
-    import torch.distributed.elastic.rendezvous.etcd_rendezvous
-    import torch.distributed.elastic.rendezvous.registry  # noqa: F401  (once for all children)
+    import rallypoint.defects.scenarios  # noqa: F401  (this and what follows: once for all children)
+    from rallypoint.impl import etcd_rendezvous, etcd_rendezvous_backend  # noqa: F401
+    from torch.distributed.elastic.rendezvous import etcd_rendezvous as theirs  # noqa: F401
+    from torch.distributed.elastic.rendezvous import registry  # noqa: F401
 
     orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
     reports = os.dup(1)

@@ -42,6 +42,14 @@ _ROWS = (
         replies.cut_waiter,
     ),
     Defect(
+        "L-X",
+        "a watch that times out in the last call makes a lone worker join twice, as a ghost",
+        "legacy",
+        "a join takes effect once",
+        3,
+        lifetimes.last_call,
+    ),
+    Defect(
         "L-O",
         "a creator that is slow for longer than 5 s is killed",
         "legacy",
@@ -147,14 +155,7 @@ _ROWS = (
         lifetimes.closed_mark,
         known_gap="the closed mark is written without TTL, so that it stays until the run's keys are removed",
     ),
-    Defect(
-        "L-F",
-        "raw etcd errors leave the handler",
-        "legacy",
-        "only documented errors leave",
-        13,
-        handlers.away,
-    ),
+    Defect("L-F", "raw etcd errors leave the handler", "legacy", "only documented errors leave", 13, handlers.away),
     Defect(
         "L-T", "load_extra_data ignores its timeout", "legacy", "no call outlasts its timeout", 3, handlers.extra_data
     ),
@@ -324,7 +325,12 @@ _ROWS = (
         servers.orphan,
     ),
     Defect(
-        "E-B", "stop() deletes the user's directory", "server", "nothing of the user's is deleted", 2, servers.stop_deletes
+        "E-B",
+        "stop() deletes the user's directory",
+        "server",
+        "nothing of the user's is deleted",
+        2,
+        servers.stop_deletes,
     ),
     Defect(
         "E-C",
@@ -351,9 +357,16 @@ _ROWS = (
         1,
         servers.no_v2,
     ),
-    Defect("E-J", "stop() waits for ever for an etcd that hangs", "server", "stop() is bounded", 7, servers.unbounded_stop),
     Defect(
-        "E-K", "the documented example is a TypeError", "server", "documented examples run", 1, servers.documented_example
+        "E-J", "stop() waits for ever for an etcd that hangs", "server", "stop() is bounded", 7, servers.unbounded_stop
+    ),
+    Defect(
+        "E-K",
+        "the documented example is a TypeError",
+        "server",
+        "documented examples run",
+        1,
+        servers.documented_example,
     ),
 )
 

@@ -55,11 +55,11 @@ def _fake(directory: str, script: str) -> str:
 
 def _etcd_on(port: int) -> int | None:
     """The process id of the etcd whose command line names the port."""
-    for entry in Path("/proc").iterdir():
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and f":{port}".encode() in (line := (entry / "cmdline").read_bytes()):
-                if b"etcd" in line.split(b"\0")[0]:
-                    return int(entry.name)
+            program, *arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            if program.endswith(b"etcd") and any(one.endswith(b":%d" % port) for one in arguments):
+                return int(entry.name)
     return None
 
 
@@ -78,8 +78,8 @@ def orphan(side: Side) -> Observation:
         finally:
             creator.kill()
             creator.wait()
-        gone = becomes(lambda: _etcd_on(port) is None, 5)
-        left = sorted(os.listdir(place))
+        becomes(lambda: _etcd_on(port) is None and not os.listdir(place), 5)
+        gone, left = _etcd_on(port) is None, os.listdir(place)
         if (pid := _etcd_on(port)) is not None:
             os.kill(pid, signal.SIGKILL)
             becomes(lambda: _etcd_on(port) is None, 5)

@@ -35,10 +35,14 @@ def slash_in_base64(side: Side) -> Observation:
             attempt.ended(5)
             seen.append((key, attempt))
         ok = all(attempt.value == b"v" for _, attempt in seen)
-        return Observation(ok, "set and get of " + ", ".join(
-            f"{key!r}: {attempt.value if attempt.error is None else type(attempt.error).__name__}"
-            for key, attempt in seen
-        ))
+        return Observation(
+            ok,
+            "set and get of "
+            + ", ".join(
+                f"{key!r}: {attempt.value if attempt.error is None else type(attempt.error).__name__}"
+                for key, attempt in seen
+            ),
+        )
 
 
 def cost_of_get(side: Side) -> Observation:
@@ -57,11 +61,16 @@ def cost_of_get(side: Side) -> Observation:
 
 def prefix_store(side: Side) -> Observation:
     """S-J: an EtcdStore that only a PrefixStore refers to."""
-    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
 
     with Stage(side) as stage:
-        store = dist.PrefixStore("p", _store(stage))
-        attempt = Attempt(lambda: (store.set("k", "v"), store.get("k"))[1])
+        store = PrefixStore("p", _store(stage))
+
+        def set_and_get() -> Any:
+            store.set("k", "v")
+            return store.get("k")
+
+        attempt = Attempt(set_and_get)
         attempt.ended(5)
         return Observation(attempt.value == b"v", f"set and get through PrefixStore: {attempt.told()[:80]}")
 
@@ -107,17 +116,17 @@ def whole_interface(side: Side) -> Observation:
 
 def old_run(side: Side) -> Observation:
     """S-C: the state of a run is gone (by its TTL), and the next run with that id starts at round 0."""
-    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
     with Stage(side) as stage:
         parameters = RendezvousParameters("etcd-v2", stage.direct, "job", 1, 2, read_timeout=10)
         backend, whole = side.backend.create_backend(parameters)
         backend.set_state(b"round 0 of the first run")
-        dist.PrefixStore("torch.rendezvous.job.0", whole).set("MASTER_ADDR", "192.0.2.1")
+        PrefixStore("torch.rendezvous.job.0", whole).set("MASTER_ADDR", "192.0.2.1")
         stage.raw("DELETE", "/torch/elastic/rendezvous/job")
         time.sleep(0.05)
         backend, again = side.backend.create_backend(parameters)
         backend.set_state(b"round 0 of the second run")
-        stale = dist.PrefixStore("torch.rendezvous.job.0", again).check(["MASTER_ADDR"])
+        stale = PrefixStore("torch.rendezvous.job.0", again).check(["MASTER_ADDR"])
         return Observation(not stale, f"the second run finds the first one's MASTER_ADDR: {stale}")

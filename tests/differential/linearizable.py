@@ -13,6 +13,8 @@ BOUND = 200  # calls; the search is exponential in how many overlap, not in how 
 
 Held: TypeAlias = "tuple[bytes, int] | None"
 """What the register holds: state and token, None if nothing."""
+Result: TypeAlias = "tuple[bytes, int] | tuple[bytes, int, bool] | None"
+"""What ``get_state`` and ``set_state`` return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Call:
     kind: str
     start: float
     end: float | None
-    result: tuple[bytes, int] | tuple[bytes, int, bool] | None
+    result: Result
     state: bytes = b""
     token: int | None = None
 

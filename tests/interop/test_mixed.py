@@ -127,13 +127,10 @@ def test_fixed_size_of_four(run: Run, mix: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("mix", [*mixes(3), *mixes(4)], ids="-".join)
 @pytest.mark.parametrize("least", [2, 3])
 def test_elastic_of_three_and_four(run: Run, mix: tuple[str, ...], least: int) -> None:
-    handlers, results = [], []
-    attempts = []
-    for side in mix:  # all at once: the order of their requests is for etcd to say
-        handlers.append(run.worker(side, least, len(mix), last_call_timeout=3))
-        attempts.append(Attempt(handlers[-1]._rdzv_impl.rendezvous_barrier))
-    results = [result(attempt) for attempt in attempts]
-    agree(results, len(mix))
+    # All at once: the order of their requests is for etcd to say.
+    handlers = [run.worker(side, least, len(mix), last_call_timeout=3) for side in mix]
+    attempts = [Attempt(handler._rdzv_impl.rendezvous_barrier) for handler in handlers]
+    agree([result(attempt) for attempt in attempts], len(mix))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
@@ -205,7 +202,8 @@ def test_the_survivor_of_a_mixed_version_meets_the_newcomer(run: Run, order: tup
         assert becomes(lambda: bool(survivor.num_nodes_waiting() > 0), 5)
     else:
         assert becomes(lambda: run.document().get("version") == "2", 5)
-    results = [result(newcomer), result(Attempt(survivor._rdzv_impl.rendezvous_barrier))]
+    again = Attempt(survivor._rdzv_impl.rendezvous_barrier)
+    results = [result(newcomer), result(again)]
     agree(results, 2)
     assert results[0][0] == "2"
 
@@ -213,10 +211,11 @@ def test_the_survivor_of_a_mixed_version_meets_the_newcomer(run: Run, order: tup
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 def test_a_member_of_ours_that_leaves_is_replaced_at_once(run: Run, order: tuple[str, ...]) -> None:
     handlers, _ = run.meet(order, 2, 2)
-    ours, other = (handlers if order[0] == OURS else reversed(handlers))
+    ours, other = handlers if order[0] == OURS else reversed(handlers)
     ours._rdzv_impl.leave()
     newcomer = Attempt(run.worker(OURS, 2, 2)._rdzv_impl.rendezvous_barrier)
-    results = [result(Attempt(other._rdzv_impl.rendezvous_barrier)), result(newcomer)]
+    again = Attempt(other._rdzv_impl.rendezvous_barrier)
+    results = [result(again), result(newcomer)]
     agree(results, 2)
 
 

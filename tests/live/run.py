@@ -193,7 +193,16 @@ def replay_schedule(schedule: Schedule) -> LiveResult:
         return LiveResult(verdict, *sizes, time.monotonic() - start, failure)
 
 
+def main(path: str) -> int:
+    """Play the schedule in a file; 0: it holds, 1: it does not, 2: it cannot be played."""
+    try:
+        result = replay_schedule(plans.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, UnusableError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
+    print(result.verdict, result.failure or "")
+    return int(result.verdict != HOLDS)
+
+
 if __name__ == "__main__":
-    outcome = replay_schedule(plans.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    print(outcome)
-    sys.exit(outcome.verdict != HOLDS)
+    sys.exit(main(sys.argv[1]))

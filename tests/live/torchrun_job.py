@@ -65,8 +65,8 @@ def run_job(backend: str, endpoint: str, run_id: str, *, agents: int = 2, timeou
                     process.kill()
                 process.wait()
         workers = tuple(json.loads(file.read_text()) for file in sorted(Path(place).glob("worker*.json")))
-        log = " | ".join(log.read_text(errors="replace")[-600:] for log in logs)
-    return JobResult(workers, codes, log, time.monotonic() - started)
+        said = " | ".join(log.read_text(errors="replace")[-600:] for log in logs)
+    return JobResult(workers, codes, said, time.monotonic() - started)
 
 
 def _ended(process: subprocess.Popen[bytes], deadline: float) -> int:

@@ -1,0 +1,157 @@
+"""Judge a mutant layer by layer: which of the project's checks tells it from the right thing.
+
+Layers: ``graph`` (the model's graph against TLC's), ``counts`` (states, edges, depth), ``invariants``, ``contracts``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mutate import Mutant, TlaMutant, planted
+from rallypoint.tla import SPEC_DIR, manifest, tlc
+from rallypoint.tla.graph import Graph
+
+LAYERS = ("graph", "counts", "invariants", "contracts")
+CONTRACT_EXAMPLES = 40
+UPSTREAM_RULES = ["reread"]
+UPSTREAM_HOLDS = ("TypeOK", "RankUnique", "RanksDense", "WorldAgree", "WorldBounds")
+
+Outcome = dict[str, str]
+"""layer -> why it told the mutant; a layer that did not is missing."""
+
+
+@dataclass(frozen=True)
+class Right:
+    """One small configuration and what TLC says of it."""
+
+    config: manifest.Config
+    graph: Graph
+    depth: int
+
+
+def configs() -> list[manifest.Config]:
+    """Small spaces that between them lead through every line of the worker's table, under both rule sets."""
+    base = next(config for config in manifest.load_manifest() if config.name == "lost-reply")
+    one = {**base.constants, "Min": 1, "LostReplies": 0}
+    upstream = {**one, "Rules": UPSTREAM_RULES}
+    return [
+        replace(base, name="hardened, lost reply, deadline", constants={**one, "LostReplies": 1, "Deadlines": 1}),
+        replace(base, name="hardened, crash, restart", constants={**one, "Crashes": 1, "Restarts": 1, "Min": 2}),
+        replace(base, name="hardened, close, expiry", constants={**one, "Closes": 1, "Expiries": 1}),
+        replace(
+            base,
+            name="upstream, close",
+            constants={**upstream, "Closes": 1},
+            invariants=UPSTREAM_HOLDS,
+        ),
+    ]
+
+
+def right_graphs() -> list[Right]:
+    """TLC's graphs, computed once for all mutants of the model."""
+    found = []
+    for config in configs():
+        result, graph = tlc.state_graph(config.job())
+        assert graph is not None, result
+        assert result.depth is not None
+        found.append(Right(config, graph, result.depth))
+    return found
+
+
+def judge_model(mutant: Mutant | None, rights: list[Right]) -> Outcome:
+    """Every layer's verdict on a mutated model (None: on the right one, which no layer may reject)."""
+    outcome: Outcome = {}
+    try:
+        with planted(mutant) as modules:
+            for right in rights:
+                _explore(modules, right, outcome)
+            for verdict in _contracts(modules):
+                outcome.setdefault("contracts", verdict)
+                break
+    except Exception as error:  # a mutant may fail anywhere, at import too
+        for layer in LAYERS:
+            outcome.setdefault(layer, f"{type(error).__name__} on the way")
+    return outcome
+
+
+def _explore(modules: dict[str, ModuleType], right: Right, outcome: Outcome) -> None:
+    """One exploration serves three layers."""
+    twin, invariants = modules["twin"], modules["invariants"].INVARIANTS
+    checks = {name: invariants[name] for name in right.config.invariants}
+    raw: Counter[Any] = Counter()
+    limit = 2 * len(right.graph.states)
+    try:
+        config = twin.model_config(right.config)
+        explorer = modules["explorer"].Explorer(config)
+        found = explorer.explore(
+            checks, max_states=limit, on_edge=lambda source, action, target: raw.update([(source, action, target)])
+        )
+    except Exception as error:
+        for layer in ("graph", "counts", "invariants"):
+            outcome.setdefault(layer, f"{type(error).__name__} in '{right.config.name}'")
+        return
+    have = (found.states, found.edges, found.depth) if found.complete else ("more than", limit, "states")
+    want = (len(right.graph.states), right.graph.edges.total(), right.depth)
+    if have != want:
+        outcome.setdefault("counts", f"{have} for {want} in '{right.config.name}'")
+    for name, violation in found.violations.items():
+        outcome.setdefault("invariants", f"{name} after {len(violation.run)} steps in '{right.config.name}'")
+    if "graph" not in outcome and (not found.complete or _graph(twin, config, explorer, raw) != right.graph):
+        outcome["graph"] = f"'{right.config.name}'"
+
+
+def _graph(twin: ModuleType, config: Any, explorer: Any, raw: Counter[Any]) -> Graph | None:
+    """The model's graph in TLC's values; None if a state has no such form."""
+    known: dict[Any, Any] = {}
+
+    def state(code: Any) -> Any:
+        if code not in known:
+            known[code] = twin.tla_state(config, explorer.decode(code))
+        return known[code]
+
+    try:
+        edges: Counter[Any] = Counter()
+        for (source, action, target), count in raw.items():
+            edges[state(source), action, state(target)] += count
+        return Graph.from_edges([state(explorer.encode(twin.system.initial(config)))], edges)
+    except Exception:  # a mutant's state may have no counterpart at all
+        return None
+
+
+def _contracts(modules: dict[str, ModuleType]) -> Iterator[str]:
+    for module in ("document_contracts", "etcd_contracts"):
+        for contract in modules[module].CONTRACTS:
+            verdict = modules["running"].judge(contract, examples=CONTRACT_EXAMPLES)
+            if verdict.failure is not None:
+                yield contract.name
+
+
+def judge_tla(mutant: TlaMutant | None, rights: list[Right], limit: int = 2) -> Outcome:
+    """TLC on the mutated specification against the right graph: its verdict, its counts, its edges."""
+    outcome: Outcome = {}
+    with tempfile.TemporaryDirectory(prefix="rallypoint-mutant-") as place:
+        text = mutant.text() if mutant else (SPEC_DIR / "Rendezvous.tla").read_text(encoding="utf-8")
+        Path(place, "Rendezvous.tla").write_text(text, encoding="utf-8")
+        for right in rights:
+            job = replace(right.config.job(), spec_dir=Path(place), timeout_s=60.0)
+            result, graph = tlc.state_graph(job)
+            if result.verdict != "holds":
+                outcome.setdefault("invariants", f"{result.violates or result.reason} in '{right.config.name}'")
+            counts = (result.states, result.edges, result.depth)
+            if counts != (len(right.graph.states), right.graph.edges.total(), right.depth):
+                outcome.setdefault("counts", f"{counts} in '{right.config.name}'")
+            if graph != right.graph:
+                outcome.setdefault("graph", f"'{right.config.name}'")
+                break
+    return outcome
+
+
+def rate(outcomes: list[Outcome], layer: Callable[[Outcome], bool]) -> str:
+    killed = sum(map(layer, outcomes))
+    return f"{killed} of {len(outcomes)}"

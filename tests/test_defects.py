@@ -1,0 +1,87 @@
+"""The track record as tests: ours holds, and PyTorch's own class does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rallypoint.cli.main import main
+from rallypoint.defects.record import AREAS, Defect
+from rallypoint.defects.runner import Runner
+from rallypoint.defects.scenarios import DEFECTS
+from rallypoint.defects.stage import OURS, UPSTREAM
+
+QUICK = 6  # seconds; what takes longer is for the slow run
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner() as one:
+        yield one
+
+
+def _by_duration() -> list[object]:
+    return [
+        pytest.param(defect, id=defect.id, marks=[pytest.mark.slow] if defect.seconds >= QUICK else [])
+        for defect in DEFECTS.values()
+    ]
+
+
+@pytest.mark.parametrize("defect", _by_duration())
+def test_ours_holds(defect: Defect, runner: Runner) -> None:
+    outcome = runner.run(defect.id, OURS, defect.bound)
+    assert outcome.ok is not None, outcome.seen
+    if defect.known_gap:
+        assert not outcome.ok, f"the gap is closed: take it out of the register ({outcome.seen})"
+        pytest.xfail(f"{defect.known_gap}: {outcome.seen}")
+    assert outcome.ok, f"{defect.required}: {outcome.seen}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defect", [pytest.param(defect, id=defect.id) for defect in DEFECTS.values()])
+def test_upstream_does_not(defect: Defect, runner: Runner) -> None:
+    outcome = runner.run(defect.id, UPSTREAM, defect.bound)
+    assert outcome.ok is not None, outcome.seen
+    assert not outcome.ok or defect.by_chance, f"upstream holds: {outcome.seen}"
+
+
+def test_the_register_is_whole() -> None:
+    assert len(DEFECTS) >= 25
+    assert {defect.area for defect in DEFECTS.values()} == set(AREAS)
+    assert all(defect.run.__doc__ and defect.run.__doc__.startswith(defect.id) for defect in DEFECTS.values())
+
+
+def test_a_scenario_that_overstays_is_ended(runner: Runner) -> None:
+    outcome = runner.run("L-A", OURS, 0.5)
+    assert outcome.ok is None
+    assert outcome.seconds < 7
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    assert main(["defects", "B-B", "--json", str(report)]) == 0
+    assert "holds: no token created the state" in " ".join(capsys.readouterr().out.split())
+    [row] = json.loads(report.read_text())["defects"]
+    assert (row["id"], row["upstream"]["verdict"], row["ours"]["verdict"]) == ("B-B", "violated", "holds")
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["defects", "--list", "--area", "server"]) == 0
+    out = capsys.readouterr().out
+    assert "E-A" in out
+    assert "L-K" not in out
+
+
+def test_an_unknown_id_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["defects", "L-K", "Z-Z"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "unknown defect Z-Z" in error
+    assert all(one in error for one in DEFECTS)
+
+
+def test_an_id_outside_the_area_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["defects", "L-K", "--area", "server"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
