@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
-from rallypoint.cli.explore import explore, surprises
+from rallypoint.cli import spaces
 from rallypoint.cli.json_file import json_option, write_json
 from rallypoint.cli.runs import wide_console
 from rallypoint.impl.etcd_server import EtcdServer, find_etcd
 from rallypoint.live.run import run_live
 from rallypoint.live.torchrun_job import run_job
 from rallypoint.model.errors import UnusableError
-from rallypoint.tla import twin
 from rallypoint.tla.graph import compare
 from rallypoint.tla.manifest import Config, load_manifest
 from rallypoint.tla.tlc import find_jar, find_java, state_graph
@@ -36,7 +35,8 @@ BOUNDARY = (
     (
         "assumed",
         "etcd is linearizable for the requests we send; a TTL never fires early; a process that is not killed keeps "
-        "renewing its leases unless it is paused for longer than a TTL",
+        "renewing its leases unless it is paused for longer than a TTL; a creation of the backend's state that is "
+        "delayed does not outlive the state that was created meanwhile",
     ),
     ("not checked", "more workers or faults than stated; etcd clusters; NPU devices; other versions of torch"),
 )
@@ -71,7 +71,7 @@ def command(examples: int, seed: int, json_file: Path | None) -> int:
     etcd, java, jar = find_etcd(), find_java(), find_jar()
     manifest = [config for config in load_manifest() if config.time == "quick"]
     parts: list[Callable[[Progressing], Iterator[Row]]] = [
-        lambda tell: _model([config for config in manifest if config.module == twin.MODULE], tell),
+        lambda tell: _model(manifest, tell),
         lambda tell: _tla(manifest, tell),
         _torchrun,
         lambda tell: _live(examples, seed, tell),
@@ -132,8 +132,8 @@ def _model(manifest: list[Config], tell: Progressing) -> Iterator[Row]:
 
 
 def _explored(config: Config) -> Row:
-    found = explore(config)
-    odd = surprises(config, found)
+    found = spaces.explore(config)
+    odd = found.surprises(config)
     verdict = VIOLATED if odd else HOLDS
     size = f"{found.states:,} states, {found.edges:,} edges"
     return Row("model", _claim(config), size, verdict, detail="; ".join(odd))
@@ -161,13 +161,13 @@ def _checked(config: Config) -> list[Row]:
     verdict = HARNESS_FAILED if result.verdict == HARNESS_FAILED else VIOLATED if odd else HOLDS
     size = f"{result.states:,} states, {result.edges:,} edges"
     rows = [Row("TLC", _claim(config), size, verdict, time.monotonic() - started, "; ".join(odd))]
-    if compared and config.module == twin.MODULE:
+    if compared:
         what = f"{config.name}: the same graph as the model"
 
         def equal() -> Row:
             if graph is None:
                 return Row("TLC = model", what, size, NOT_CHECKED, detail="TLC gave no complete graph")
-            difference = compare(graph, twin.model_graph(twin.model_config(config)), "TLC", "model")
+            difference = compare(graph, spaces.graph(config), "TLC", "model")
             found = f"{len(graph.states):,} states, {graph.edges.total():,} edges"
             detail = difference.text() if difference else ""
             return Row("TLC = model", what, found, VIOLATED if difference else HOLDS, detail=detail)

@@ -8,15 +8,11 @@ from typing import Any
 
 import click
 from rallypoint.cli.json_file import json_option, write_json
-from rallypoint.cli.runs import run_rows, run_table, wide_console
+from rallypoint.cli.runs import run_table, wide_console
+from rallypoint.cli.spaces import Found, explore
 from rallypoint.model.errors import UnusableError
-from rallypoint.model.explorer import Exploration, Explorer
-from rallypoint.spec.invariants import INVARIANTS
-from rallypoint.tla import twin
 from rallypoint.tla.manifest import Config, load_manifest, select
 from rich.table import Table
-
-MAX_STATES = 1_000_000
 
 
 @click.command("explore")
@@ -48,22 +44,17 @@ def command(names: tuple[str, ...], changes: tuple[str, ...], all_invariants: bo
     records, surprising, runs = [], [], []
     for config in chosen:
         found = explore(config, everything=all_invariants or bool(changes))
-        verdict = verdict_text(found)
         table.add_row(
             config.name,
             f"{found.states:,}",
             f"{found.edges:,}",
             str(found.depth),
-            verdict,
+            found.verdict,
             f"{found.seconds:.1f}",
         )
-        if found.violations if changes or all_invariants else surprises(config, found):
+        if found.runs if changes or all_invariants else found.surprises(config):
             surprising.append(config.name)
-        rules = twin.model_config(config).rules
-        runs += [
-            run_table(f"{config.name}: {name} is violated", rules, violation.run)
-            for name, violation in found.violations.items()
-        ]
+        runs += [run_table(f"{config.name}: {name} is violated", rows) for name, rows in found.runs.items()]
         records.append(_record(config, found))
     console.print(table)
     if names:
@@ -83,7 +74,7 @@ def _changed(config: Config, changes: tuple[str, ...]) -> Config:
             known = ", ".join(sorted(name for name, value in constants.items() if type(value) is int))
             raise UnusableError(f"--set {change!r}", "NAME=NUMBER", f"name one of {known}")
         constants[name] = int(number)
-    lowest, highest = constants["Min"], constants["Max"]
+    lowest, highest = constants.get("Min", 1), constants.get("Max", 1)
     assert isinstance(lowest, int)
     assert isinstance(highest, int)
     if not 1 <= lowest <= highest:
@@ -91,55 +82,15 @@ def _changed(config: Config, changes: tuple[str, ...]) -> Config:
     return replace(config, constants=constants)
 
 
-def explore(config: Config, *, everything: bool = False) -> Exploration:
-    """Search one configuration of the manifest with its invariants (or all).
-
-    Where the manifest expects a violation, the search ends with it: some of these spaces have no end.
-    """
-    names = INVARIANTS if everything else config.invariants
-    return Explorer(twin.model_config(config)).explore(
-        {name: INVARIANTS[name] for name in names},
-        stop_at_first=config.expected.verdict == "violated" and not everything,
-        max_states=MAX_STATES,
-    )
-
-
-def verdict_text(found: Exploration) -> str:
-    """The verdict in words; a search that was cut off is "not checked"."""
-    if found.violations:
-        return ", ".join(f"{name} violated in {len(it.run)} steps" for name, it in found.violations.items())
-    return "holds" if found.complete else "not checked: too many states"
-
-
-def surprises(config: Config, found: Exploration) -> list[str]:
-    """How an exploration differs from the manifest, one phrase each."""
-    want = config.expected
-    if want.verdict == "violated":
-        violation = found.violations.get(want.property or "")
-        if violation is None:
-            return [f"{want.property} is not violated"]
-        steps = len(violation.run)
-        return [] if want.steps in (None, steps) else [f"{steps} steps where {want.steps} are expected"]
-    if found.violations or not found.complete:
-        return [verdict_text(found)]
-    pairs = {
-        "states": (found.states, config.counts.states),
-        "edges": (found.edges, config.counts.edges),
-        "depth": (found.depth, config.counts.depth),
-    }
-    return [f"{what} {have} where {pin} is expected" for what, (have, pin) in pairs.items() if pin not in (None, have)]
-
-
-def _record(config: Config, found: Exploration) -> dict[str, Any]:
-    rules = twin.model_config(config).rules
+def _record(config: Config, found: Found) -> dict[str, Any]:
     return {
         "name": config.name,
         "constants": dict(config.constants),
-        "verdict": "violated" if found.violations else "holds" if found.complete else "not checked",
+        "verdict": "violated" if found.runs else "holds" if found.complete else "not checked",
         "states": found.states,
         "edges": found.edges,
         "depth": found.depth,
         "seconds": round(found.seconds, 2),
-        "actions": found.actions,
-        "violations": {name: run_rows(rules, violation.run) for name, violation in found.violations.items()},
+        "actions": dict(found.actions),
+        "violations": dict(found.runs),
     }

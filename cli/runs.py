@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rallypoint.model import document as docs
@@ -76,19 +76,18 @@ def _short(document: Document) -> str:
     return ", ".join(parts)
 
 
-def run_table(title: str, rules: Rules, run: Sequence[Step]) -> Table:
-    """A run as a table. A lost reply is marked: etcd carried the request out, and the worker will repeat it."""
+def run_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A run as a table."""
     table = Table(title=title, title_justify="left", show_lines=True)
-    table.add_column("step", justify="right")
-    for name in ("worker", "action", "request", "reply", "document after it"):
-        table.add_column(name, overflow="fold")
-    for row in run_rows(rules, run):
+    for name in rows[0] if rows else ():
+        table.add_column(name, justify="right" if name == "step" else "left", overflow="fold")
+    for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row.values()))
     return table
 
 
 def run_rows(rules: Rules, run: Sequence[Step]) -> list[dict[str, Any]]:
-    """The rows of ``run_table``, for machines too."""
+    """One row per step. A lost reply is marked: etcd carried the request out, and the worker will repeat it."""
     rows = []
     for number, step in enumerate(run, start=1):
         reply = reply_text(step.reply)
@@ -99,7 +98,7 @@ def run_rows(rules: Rules, run: Sequence[Step]) -> list[dict[str, Any]]:
                 "action": step.action,
                 "request": request_text(step.request) or (step.key or ""),
                 "reply": f"{reply} (lost)" if step.action == "LoseReply" else reply,
-                "document": document_text(step.state.store.value(machine.active(rules))),
+                "document after it": document_text(step.state.store.value(machine.active(rules))),
             }
         )
     return rows

@@ -6,7 +6,9 @@ May live here: requests, clocks, pauses. Must not live here: any decision about 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from rallypoint.impl.etcd_v2 import EtcdUnavailable, EtcdV2
 from rallypoint.impl.leases import KEEPER
 from rallypoint.model import etcd
 from rallypoint.model import worker as machine
+from rallypoint.model.errors import UnusableError
 from rallypoint.model.worker import Lease, Rules, Worker
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,7 @@ class Driver:
         self._tickets: dict[Lease, int] = {}
         self._told = ""
         self._refusals = 0
+        self._pid = os.getpid()
 
     def run(self, worker: Worker, deadline: float, last_call: float, on_step: Callable[[Worker], None]) -> Worker:
         """Until the attempt has ended (``worker.ENDED``), at the latest GRACE seconds after ``deadline``.
@@ -76,6 +80,16 @@ class Driver:
     def release(self) -> None:
         """Stop renewing all leases."""
         self._keep(())
+
+    def abandon(self) -> None:
+        """Give up all leases: the process ends, so nobody is to wait for a TTL. A fork's leases are its parent's."""
+        keys = [lease.key for lease in self._tickets if lease.guard is None]
+        self.release()
+        if os.getpid() != self._pid:
+            return
+        for key in keys:
+            with contextlib.suppress(EtcdUnavailable, UnusableError):
+                self.client.perform(etcd.Delete(key), time.monotonic() + GRACE)
 
     def lost_lease(self) -> bool:
         """Etcd has said that a key of ours is gone."""

@@ -60,8 +60,9 @@ class DynamicHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Meet, and agree on the address of rank 0. Raises as torch's handler does, within the join timeout."""
-        deadline = time.monotonic() + self._inner.settings.timeout.join.total_seconds()
-        with self._patient():
+        limit = self._inner.settings.timeout.join
+        deadline = time.monotonic() + limit.total_seconds()
+        with self._patient(limit):
             while True:
                 try:
                     info = self._attempt()
@@ -88,7 +89,7 @@ class DynamicHandler(RendezvousHandler):
         return self._outage.ask(self._inner.is_closed, False)
 
     def set_closed(self) -> None:
-        with self._patient():
+        with self._patient(self._inner.settings.timeout.close):
             self._inner.set_closed()
 
     def num_nodes_waiting(self) -> int:
@@ -110,13 +111,13 @@ class DynamicHandler(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Close the run for everybody. False if it could not be closed."""
-        with self._patient():
+        with self._patient(self._inner.settings.timeout.close):
             return bool(self._inner.shutdown())
 
     @contextmanager
-    def _patient(self) -> Iterator[None]:
+    def _patient(self, limit: timedelta) -> Iterator[None]:
         """Outages up to the read timeout are waited out here; elsewhere the agent must get back to its workers."""
-        self._backend._timeout = self._patience
+        self._backend._timeout = min(self._patience, limit.total_seconds())
         try:
             yield
         finally:

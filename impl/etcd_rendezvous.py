@@ -133,7 +133,7 @@ class EtcdRendezvous:
         self._worker = Worker("")
         self._deadline = 0.0
         self._waited_for = "nothing"
-        weakref.finalize(self, self._driver.release)
+        weakref.finalize(self, self._driver.abandon)
         with _rendezvous_errors(f"run {run_id!r}"):
             self._asking.once(requests.Create(machine.counter(self.rules), "0"), time.monotonic() + ANSWER)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rallypoint.model import document as docs
-from rallypoint.model import etcd, system
+from rallypoint.model import system
 from rallypoint.model import worker as machine
 from rallypoint.model.explorer import Code, Explorer, Violation
 from rallypoint.model.system import Budget, Config, History, State
@@ -171,9 +171,7 @@ EVENTUALLY_TOLD = Liveness("EventuallyTold", somebody_is_superseded, superseded_
 EVENTUALLY_FREE = Liveness("EventuallyFree", somebody_is_alive, no_dead_entry)
 """No dead entry stays for ever, while anybody is alive."""
 
-FINAL_WITHOUT_TTL = Liveness(
-    "FinalWithoutTtl", enough_try, min_are_members, Recovery(expiries=0, ttls_run_out=False)
-)
+FINAL_WITHOUT_TTL = Liveness("FinalWithoutTtl", enough_try, min_are_members, Recovery(expiries=0, ttls_run_out=False))
 """EventuallyFinal although no TTL runs out: nobody has to wait for one. Meant for runs in which nobody crashes."""
 
 LIVENESS = (EVENTUALLY_FINAL, EVENTUALLY_TOLD, EVENTUALLY_FREE, FINAL_WITHOUT_TTL)

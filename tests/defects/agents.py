@@ -82,9 +82,8 @@ def outage(side: Side) -> Observation:
 
 
 def joins_later(side: Side) -> Observation:
-    """D-A: a second agent joins a job that runs with one; upstream's by etcd-v2, as torch advises."""
-    backend = side.dynamic_name if side.is_upstream else side.backend_name
-    with Stage(side) as stage, Agents(backend, stage.direct) as agents:
+    """D-A: a second agent joins a job that runs with one."""
+    with Stage(side) as stage, Agents(side.dynamic_name, stage.direct) as agents:
         agents.start("A")
         assert becomes(lambda: bool(agents.starts()), 40)
         agents.start("B")
@@ -92,7 +91,7 @@ def joins_later(side: Side) -> Observation:
         met = becomes(lambda: {"A in a world of 2", "B in a world of 2"} <= set(agents.starts()), 30)
         seconds = time.monotonic() - started
         if not met:
-            return Observation(False, f"{backend}: 30 s later these have started: {'; '.join(agents.starts())}")
+            return Observation(False, f"30 s later these have started: {'; '.join(agents.starts())}")
         agents.let_go()
         codes = [agent.wait(20) for agent in agents.processes]
         return Observation(codes == [0, 0], f"both in a world of 2 after {seconds:.1f} s, exit codes {codes}")

@@ -1,207 +1,12 @@
-"""The register of all defects, in the order of their weight within each area."""
+"""The register of all defects: those of the legacy handler, then ``etcd-v2``, the store and the server."""
 
 from __future__ import annotations
 
-from rallypoint.defects import agents, backends, handlers, lifetimes, replies, servers, stores
+from rallypoint.defects import agents, backends, dynamic, replies, servers, stores
+from rallypoint.defects.legacy import LEGACY
 from rallypoint.defects.record import Defect
 
-_ROWS = (
-    Defect(
-        "L-K",
-        "a lost reply makes a version final that a member has not confirmed",
-        "legacy",
-        "final means that each participant has confirmed, once",
-        4,
-        replies.lost_confirmation,
-    ),
-    Defect(
-        "L-J",
-        "a lost reply makes one worker join twice, as a ghost",
-        "legacy",
-        "a join takes effect once",
-        4,
-        replies.lost_join,
-    ),
-    Defect(
-        "L-L",
-        "a lost reply to the version counter kills the worker",
-        "legacy",
-        "no race and no lost reply is fatal",
-        2,
-        replies.lost_counter,
-    ),
-    Defect(
-        "L-M", "a lost reply counts one waiter twice", "legacy", "a waiter counts once", 4, replies.lost_announcement
-    ),
-    Defect(
-        "L-C",
-        "a waiter whose connection is cut is counted again",
-        "legacy",
-        "a waiter counts once",
-        5,
-        replies.cut_waiter,
-    ),
-    Defect(
-        "L-X",
-        "a watch that times out in the last call makes a lone worker join twice, as a ghost",
-        "legacy",
-        "a join takes effect once",
-        3,
-        lifetimes.last_call,
-    ),
-    Defect(
-        "L-O",
-        "a creator that is slow for longer than 5 s is killed",
-        "legacy",
-        "no race and no lost reply is fatal",
-        6,
-        replies.late_counter,
-    ),
-    Defect(
-        "L-A",
-        "the run's directory expires under a running job: a second version 1 with a second rank 0",
-        "legacy",
-        "one version at a time is believed in, or its members are told",
-        7,
-        lifetimes.run_directory,
-    ),
-    Defect(
-        "L-A-MIXED",
-        "the same, with a directory that an upstream worker has made",
-        "legacy",
-        "members are told, and the next version is numbered above the lost one",
-        6,
-        lifetimes.foreign_run_directory,
-        known_gap="a member is told, but meeting again ends in RendezvousStateError: nobody makes the counter anew",
-    ),
-    Defect(
-        "L-B",
-        "a waiter that was killed is counted for ever: restart after restart",
-        "legacy",
-        "every entry has a live owner, or expires",
-        5,
-        lifetimes.dead_waiter,
-    ),
-    Defect(
-        "L-N",
-        "a worker that died before the minimum was reached keeps its place",
-        "legacy",
-        "every entry has a live owner, or expires",
-        7,
-        lifetimes.dead_participant,
-    ),
-    Defect(
-        "L-V",
-        "an outage ends the renewal of the keep-alive for good",
-        "legacy",
-        "renewal survives every outage that is shorter than the TTL",
-        15,
-        lifetimes.outage,
-    ),
-    Defect(
-        "L-W",
-        "a member of a version that was superseded is never told",
-        "legacy",
-        "a superseded member learns it",
-        5,
-        lifetimes.superseded,
-    ),
-    Defect(
-        "L-S",
-        "rank 0 lost before it has published its address: the others wait 300 s, then die",
-        "legacy",
-        "loss before bootstrap leads to the next version",
-        6,
-        lifetimes.lost_before_bootstrap,
-    ),
-    Defect(
-        "L-P",
-        "meeting again of one's own will takes until a TTL runs out",
-        "legacy",
-        "nobody waits for a TTL when all behave",
-        3,
-        lifetimes.voluntary_restart,
-    ),
-    Defect(
-        "L-H",
-        "the documented etcd_prefix (no leading slash) hangs the first rendezvous",
-        "legacy",
-        "documented examples run",
-        2,
-        handlers.documented_prefix,
-    ),
-    Defect(
-        "L-I",
-        "with it, a late worker destroys a healthy version",
-        "legacy",
-        "one version at a time is believed in, or its members are told",
-        6,
-        lifetimes.late_worker,
-    ),
-    Defect(
-        "L-D",
-        "closing a run before anybody has met fails, and is forgotten",
-        "legacy",
-        "closing always closes",
-        2,
-        handlers.close_first,
-    ),
-    Defect(
-        "L-E",
-        "a closed run id is burnt for ever",
-        "legacy",
-        "the closed mark has a stated life time",
-        2,
-        lifetimes.closed_mark,
-        known_gap="the closed mark is written without TTL, so that it stays until the run's keys are removed",
-    ),
-    Defect("L-F", "raw etcd errors leave the handler", "legacy", "only documented errors leave", 13, handlers.away),
-    Defect(
-        "L-T", "load_extra_data ignores its timeout", "legacy", "no call outlasts its timeout", 3, handlers.extra_data
-    ),
-    Defect(
-        "L-U",
-        "a step of the wall clock ends a rendezvous",
-        "legacy",
-        "only monotonic time inside one host",
-        3,
-        handlers.clock_step,
-    ),
-    Defect(
-        "L-Q",
-        "different maxima on two nodes: retried once a second until the timeout",
-        "legacy",
-        "a mismatch is an error that says so, at once",
-        6,
-        handlers.unequal_maximum,
-        known_gap="workers do not tell each other their minimum and maximum: the mismatch ends in a time-out",
-    ),
-    Defect(
-        "L-R",
-        "different minima on two nodes: nobody owns the last call, version after version expires",
-        "legacy",
-        "workers that keep trying meet, or get an error that says why not",
-        12,
-        handlers.unequal_minimum,
-        known_gap="the owner of the last call is found by each worker's own minimum, so that there may be none",
-    ),
-    Defect(
-        "P-A",
-        "after an outage only the advertised address is tried, never the configured one",
-        "legacy",
-        "the configured endpoint is tried again",
-        13,
-        handlers.advertised_address,
-    ),
-    Defect(
-        "G-A",
-        "an outage of 2 s ends a torchrun agent whose worker is healthy",
-        "legacy",
-        "an outage is survived by agents with healthy workers",
-        25,
-        agents.outage,
-        bound=120,
-    ),
+_OTHERS = (
     Defect(
         "D-A",
         "a torchrun agent that joins later never starts its worker",
@@ -210,6 +15,38 @@ _ROWS = (
         25,
         agents.joins_later,
         bound=120,
+    ),
+    Defect(
+        "D-E",
+        "the state is lost: members become strangers, and nobody is told",
+        "etcd-v2",
+        "a superseded member learns it",
+        3,
+        dynamic.lost_state,
+    ),
+    Defect(
+        "D-K",
+        "a lost member leaves the state, and the others are not told",
+        "etcd-v2",
+        "the loss of a member is signalled",
+        6,
+        dynamic.lost_member,
+    ),
+    Defect(
+        "D-I",
+        "a hung etcd: the agent is kept from its workers",
+        "etcd-v2",
+        "no call outlasts its timeout",
+        4,
+        dynamic.hung_server,
+    ),
+    Defect(
+        "D-L",
+        "who can write the state's key runs code in every agent",
+        "etcd-v2",
+        "nothing foreign is unpickled",
+        2,
+        dynamic.foreign_pickle,
     ),
     Defect(
         "B-A",
@@ -370,5 +207,5 @@ _ROWS = (
     ),
 )
 
-DEFECTS: dict[str, Defect] = {row.id: row for row in _ROWS}
+DEFECTS: dict[str, Defect] = {row.id: row for row in (*LEGACY, *_OTHERS)}
 """Id -> row."""

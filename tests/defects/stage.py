@@ -123,8 +123,8 @@ class Attempt:
         if not self._ended.is_set():
             return f"no answer after {time.monotonic() - self._started:.1f} s"
         if self.error is not None:
-            words = " ".join(str(self.error).split())
-            return f"{type(self.error).__name__}{': ' + words[:80] if words else ''} after {self.seconds:.1f} s"
+            words = " ".join(str(self.error).split())[:80]
+            return f"{type(self.error).__name__} after {self.seconds:.1f} s{': ' + words if words else ''}"
         return f"{self.value!r} after {self.seconds:.1f} s"
 
 

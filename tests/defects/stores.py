@@ -72,7 +72,7 @@ def prefix_store(side: Side) -> Observation:
 
         attempt = Attempt(set_and_get)
         attempt.ended(5)
-        return Observation(attempt.value == b"v", f"set and get through PrefixStore: {attempt.told()[:80]}")
+        return Observation(attempt.value == b"v", f"set and get through PrefixStore: {attempt.told()}")
 
 
 def hung_server(side: Side) -> Observation:

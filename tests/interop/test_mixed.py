@@ -240,3 +240,52 @@ def test_extra_data_is_shared(run: Run, order: tuple[str, ...]) -> None:
     second._rdzv_impl.store_extra_data(version, "b", "2")
     load: Callable[[Any, str], Any] = lambda handler, key: handler._rdzv_impl.load_extra_data(version, key)  # noqa: E731
     assert [load(first, "b"), load(second, "a")] == ["2", "1"]
+
+
+HASTY = pytest.mark.xfail(
+    strict=True,
+    reason="ours deletes its keep-alive and destroys the version at once, so that it is never a waiter that upstream's "
+    "member could count, and upstream's member learns of the new version by nothing else (defect L-W)",
+)
+
+
+@pytest.mark.parametrize("order", [pytest.param(ORDERS[0], marks=HASTY), ORDERS[1]], ids="-".join)
+def test_a_member_that_meets_again_is_noticed_by_the_other(run: Run, order: tuple[str, ...]) -> None:
+    """The first one's workers have failed; the second one's are healthy, and its agent only asks for the count."""
+    (first, second), _ = run.meet(order, 2, 2)
+    again = Attempt(first._rdzv_impl.rendezvous_barrier)
+    assert becomes(lambda: bool(second.num_nodes_waiting() > 0), 4)
+    other = Attempt(second._rdzv_impl.rendezvous_barrier)
+    agree([result(again), result(other)], 2)
+
+
+@pytest.mark.parametrize("side", [OURS, UPSTREAM])
+def test_waiters_of_both_sides_are_counted(run: Run, side: str) -> None:
+    (member,), _ = run.meet((side,), 1, 3)
+    for waiter in (OURS, UPSTREAM):
+        Attempt(run.worker(waiter, 1, 3)._rdzv_impl.rendezvous_barrier)
+    assert becomes(lambda: bool(member.num_nodes_waiting() == 2), 10)
+
+
+def test_a_final_version_that_upstream_has_not_confirmed_is_void(run: Run) -> None:
+    """What a lost reply makes of a version of upstream's (defect L-K): one keep-alive is listed twice."""
+    run.meet((UPSTREAM,), 1, 1)
+    document = run.document()
+    broken = {**document, "participants": [0, 1], "keep_alives": document["keep_alives"] * 2}
+    run.client.write(f"{run.prefix}/run_job/rdzv/active_version", json.dumps(broken))
+    assert result(Attempt(run.worker(OURS, 1, 1)._rdzv_impl.rendezvous_barrier)) == ("2", 0, 1)
+
+
+def test_a_participant_of_upstream_that_never_confirms_is_not_waited_for(run: Run) -> None:
+    """It has joined, which leaves no lease, and died."""
+    first = run.worker(OURS, 2, 2, frozen_ttl=2)
+    run.client.write(f"{run.prefix}/run_job/rdzv/version_counter", "1")
+    run.client.write(f"{run.prefix}/run_job/rdzv/v_1", None, dir=True)
+    ghost = {"status": "joinable", "version": "1", "participants": [0]}
+    run.client.write(f"{run.prefix}/run_job/rdzv/active_version", json.dumps(ghost))
+    attempt = Attempt(first._rdzv_impl.rendezvous_barrier)
+    assert becomes(lambda: run.document().get("status") == "frozen", 5)
+    late = Attempt(run.worker(UPSTREAM, 2, 2)._rdzv_impl.rendezvous_barrier)
+    results = [result(attempt), result(late)]
+    agree(results, 2)
+    assert results[0][0] == "2"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+from broken_texts import BROKEN
 from hypothesis import strategies as st
 from rallypoint.model import document as docs
 from rallypoint.model.document import Document
@@ -114,6 +116,14 @@ def only_broken_is_raised(text: str) -> None:
     assert docs.parse(docs.render(document)) == document
 
 
+def known_breaks_are_broken(which: str) -> None:
+    try:
+        document = docs.parse(BROKEN[which])
+    except docs.BrokenDocumentError:
+        return
+    raise AssertionError(f"{which}: taken as {document}")
+
+
 def strange_fields_are_broken(moves: list[int], field: str, value: Any) -> None:
     """A known field with a value that the protocol cannot produce is an error, not a guess."""
     wire = json.loads(docs.render(last(moves, 3, True)))
@@ -179,7 +189,7 @@ def unknown_fields_survive(moves: list[int], places: int, owned: bool, name: str
 def steps_are_rows(moves: list[int], places: int, owned: bool) -> None:
     """Every change is a row of TRANSITIONS."""
     documents = grow(moves, places, owned)
-    for before, after in zip(documents, documents[1:], strict=False):
+    for before, after in pairwise(documents):
         if before.status == docs.CLOSED:
             continue
         if after.status == docs.CLOSED:
@@ -220,7 +230,7 @@ def join_takes_the_next_rank(size: int, places: int, owned: bool) -> None:
 def rank_is_remembered(moves: list[int], places: int) -> None:
     """An owner finds its rank in every later document; whoever did not join finds none."""
     documents = grow(moves, places, True)
-    for before, after in zip(documents, documents[1:], strict=False):
+    for before, after in pairwise(documents):
         assert docs.rank_of(after, "stranger") is None
         for rank in range(docs.size(before)):
             assert docs.rank_of(after, f"{rank}.0") == rank
@@ -306,7 +316,7 @@ def wrong_status_is_refused(status: int, size: int) -> None:
         try:
             call()
         except ValueError as error:
-            assert name != allowed  # noqa: PT017 - the error is expected for some statuses only
+            assert name != allowed
             assert name in str(error)  # noqa: PT017
         else:
             assert name == allowed
@@ -336,21 +346,47 @@ _strange = _json | st.sampled_from(
     ["", "1", "-1", "1.0", "٣", "setup", -1, 0, True, 1.5, ["k"], [0], [True], [1, 0], {"0": "a"}, {"x": "a"}, {"0": 1}]
 )
 _flag = st.booleans()
-_text = st.text(max_size=12) | _json.map(json.dumps) | st.builds(lambda fields: json.dumps(
-    {"status": "final", "version": "1", "participants": [0], "keep_alives": ["k"], "num_workers_waiting": 0, **fields}
-), st.dictionaries(_fields, _strange, max_size=3))
+_text = (
+    st.text(max_size=12)
+    | _json.map(json.dumps)
+    | st.builds(
+        lambda fields: json.dumps(
+            {
+                "status": "final",
+                "version": "1",
+                "participants": [0],
+                "keep_alives": ["k"],
+                "num_workers_waiting": 0,
+                **fields,
+            }
+        ),
+        st.dictionaries(_fields, _strange, max_size=3),
+    )
+)
 
 CONTRACTS = (
-    Contract(round_trip, ("parse", "render"), {
-        "moves": _moves, "places": _places, "owned": _flag, "extra": st.dictionaries(_names, _json, max_size=2)}, False),
+    Contract(
+        round_trip,
+        ("parse", "render"),
+        {"moves": _moves, "places": _places, "owned": _flag, "extra": st.dictionaries(_names, _json, max_size=2)},
+        False,
+    ),
     Contract(wire_is_pytorchs, ("render",), {"moves": _moves, "places": _places}, False),
     Contract(only_broken_is_raised, ("parse",), {"text": _text}, False),
+    Contract(known_breaks_are_broken, ("parse",), {"which": st.sampled_from(sorted(BROKEN))}, False),
     Contract(strange_fields_are_broken, ("parse",), {"moves": _moves, "field": _fields, "value": _strange}, False),
     Contract(missing_fields_are_broken, ("parse",), {"moves": _moves, "field": _fields}, False),
-    Contract(unknown_fields_survive, ("parse", "render"), {
-        "moves": _moves, "places": _places, "owned": _flag, "name": _names, "value": _json}, False),
-    Contract(steps_are_rows, ("join", "freeze", "confirm", "announce", "close"), {
-        "moves": _moves, "places": _places, "owned": _flag}),
+    Contract(
+        unknown_fields_survive,
+        ("parse", "render"),
+        {"moves": _moves, "places": _places, "owned": _flag, "name": _names, "value": _json},
+        False,
+    ),
+    Contract(
+        steps_are_rows,
+        ("join", "freeze", "confirm", "announce", "close"),
+        {"moves": _moves, "places": _places, "owned": _flag},
+    ),
     Contract(setup_and_publish, ("setup", "publish"), {"version": st.integers(1, 99), "owned": _flag}),
     Contract(join_takes_the_next_rank, ("join",), {"size": _size, "places": _places, "owned": _flag}),
     Contract(rank_is_remembered, ("rank_of", "join"), {"moves": _moves, "places": _places}),
@@ -362,7 +398,8 @@ CONTRACTS = (
     Contract(covered_counts_different_keys, ("covered",), {"size": _size, "confirmed": _keys}),
     Contract(announce_counts_once, ("announce",), {"waiting": _keys, "me": st.integers(0, 4)}),
     Contract(close_changes_only_the_status, ("close",), {"moves": _moves, "owned": _flag}),
-    Contract(wrong_status_is_refused, ("join", "freeze", "confirm", "announce"), {
-        "status": st.integers(0, 4), "size": _size}),
+    Contract(
+        wrong_status_is_refused, ("join", "freeze", "confirm", "announce"), {"status": st.integers(0, 4), "size": _size}
+    ),
     Contract(size_is_the_participants, ("size",), {"size": _size}),
 )

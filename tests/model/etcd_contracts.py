@@ -6,11 +6,10 @@ the key space (a dict) to compare with. Must not live here: how the properties a
 
 from __future__ import annotations
 
+from document_contracts import Contract
 from hypothesis import strategies as st
 from rallypoint.model import etcd
 from rallypoint.model.etcd import Done, Failed, Listing, Node, Reply, Request, Snapshot, Store
-
-from document_contracts import Contract
 
 KEYS = ("/a", "/a/b", "/a/b/c", "/ab")
 VALUES = ("x", "y")
@@ -81,9 +80,10 @@ def expected(before: Plain, ask: Ask) -> tuple[Plain, Reply]:
     """etcd's documentation, once more and plainly."""
     it = request(ask)
     if isinstance(it, etcd.Await):
-        return before, Snapshot(before.get(it.key, (None, False))[0], tuple(k for k in it.alive if k not in before))
+        now = before.get(it.key, (None, False))[0]
+        return before, Snapshot(now, tuple(key for key in it.alive if key not in before) if now == it.seen else ())
     writes = isinstance(it, etcd.Create | etcd.Put | etcd.Mkdir)
-    if writes and any(before.get(above, (None, False))[0] is not None for above in _above(it.key)):
+    if any(before.get(above, (None, False))[0] is not None for above in _above(it.key)):
         return before, Failed(CODES["not a directory"])
     there, (value, _) = it.key in before, before.get(it.key, (None, False))
     if isinstance(it, etcd.Create | etcd.Mkdir) and there:
@@ -101,7 +101,7 @@ def expected(before: Plain, ask: Ask) -> tuple[Plain, Reply]:
         return before, Failed(CODES["compare"])
     if isinstance(it, etcd.Cad | etcd.Delete):
         return {key: held for key, held in before.items() if key != it.key}, Done(None)
-    parents: Plain = {above: (None, False) for above in _above(it.key)}
+    parents: Plain = dict.fromkeys(_above(it.key), (None, False))
     if isinstance(it, etcd.Mkdir):
         return {**parents, **before, it.key: (None, False)}, Done(None)
     if isinstance(it, etcd.Refresh):
@@ -151,6 +151,20 @@ def swaps_compare(held: int, prev: int, value: int, timed: bool) -> None:
     deleted, reply = etcd.apply(store, etcd.Cad("/a", VALUES[prev]))
     assert reply == (Done(None) if held == prev else Failed(CODES["compare"]))
     assert plain(deleted) == ({} if held == prev else plain(store))
+
+
+def index_swaps_compare(writes: int, index: int, timed: bool) -> None:
+    """A compare-and-swap on the index goes through exactly when it names the key's last write."""
+    store = Store()
+    for _ in range(writes):
+        store, _ = etcd.apply(store, etcd.Put("/a", "x"))
+    after, reply = etcd.apply(store, etcd.CasIndex("/a", index, "y", 5.0 if timed else None))
+    if writes == 0 or index != writes:
+        assert after == store
+        assert reply == Failed(CODES["compare" if writes else "missing"])
+    else:
+        assert after.nodes == (("/a", Node("y", timed, writes + 1)),)
+        assert reply == Done("y")
 
 
 def directories_are_no_files(kind: int, value: int, timed: bool) -> None:
@@ -249,11 +263,22 @@ _two = st.integers(0, 1)
 
 CONTRACTS = (
     Contract(swaps_compare, ("apply",), {"held": _two, "prev": _two, "value": _two, "timed": st.booleans()}),
-    Contract(directories_are_no_files, ("apply", "_apply_write"), {
-        "kind": st.sampled_from([2, 3, 4, 5, 7]), "value": st.integers(0, 3), "timed": st.booleans()}),
+    Contract(
+        index_swaps_compare,
+        ("apply",),
+        {"writes": st.integers(0, 2), "index": st.integers(1, 3), "timed": st.booleans()},
+    ),
+    Contract(
+        directories_are_no_files,
+        ("apply", "_apply_write"),
+        {"kind": st.sampled_from([2, 3, 4, 5, 7]), "value": st.integers(0, 3), "timed": st.booleans()},
+    ),
     Contract(lists_are_direct, ("_list",), {"start": _start, "asks": _asks}),
-    Contract(apply_is_total_and_right, ("apply", "_apply_write", "_list", "_write", "_delete", "_blocked"), {
-        "start": _start, "asks": _asks, "ask": _ask}),
+    Contract(
+        apply_is_total_and_right,
+        ("apply", "_apply_write", "_list", "_write", "_delete", "_blocked"),
+        {"start": _start, "asks": _asks, "ask": _ask},
+    ),
     Contract(refusals_change_nothing, ("apply", "_apply_write"), {"start": _start, "asks": _asks, "ask": _ask}),
     Contract(one_index_per_change, ("apply", "_write", "_delete"), {"start": _start, "asks": _asks, "ask": _ask}),
     Contract(keys_form_a_tree, ("_write", "_parents"), {"start": _start, "asks": _asks}),

@@ -9,6 +9,12 @@ from rallypoint.impl.etcd_server import EtcdServer
 OURS = ["rallypoint", "rallypoint-etcd-v2"]
 
 
+def keys_of(pid: int, etcd: EtcdServer) -> list[str]:
+    """The keys that a process leases: keep-alives bear the process id of their owner."""
+    nodes = etcd.get_client().read("/", recursive=True).leaves
+    return [node.key for node in nodes if f"-{pid}-" in node.key]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", OURS)
 def test_D_A_an_agent_joins_later_leaves_and_comes_back(backend: str, etcd_server: EtcdServer) -> None:
@@ -21,7 +27,9 @@ def test_D_A_an_agent_joins_later_leaves_and_comes_back(backend: str, etcd_serve
             crew.start("B")
             assert crew.trains("AB", mark, 40), crew.log()
             mark = crew.mark()
+            pid = crew.agents["B"].pid
             assert crew.terminate("B") != 0
+            assert keys_of(pid, etcd_server) == []  # nobody has to wait for its TTL
             assert crew.trains("A", mark, 40), crew.log()
         mark = crew.mark()
         crew.start("B")
