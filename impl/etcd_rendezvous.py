@@ -21,8 +21,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.distributed as dist
+from rallypoint.impl.access import access_of
 from rallypoint.impl.driver import Driver
-from rallypoint.impl.etcd_http import Access, EtcdHttp, endpoints_of, joined_key, key_segment
+from rallypoint.impl.etcd_http import EtcdHttp, joined_key, key_segment
 from rallypoint.impl.etcd_store import EtcdStore
 from rallypoint.impl.etcd_v2 import EtcdUnavailable, EtcdV2
 from rallypoint.impl.outage import POLL, Outage
@@ -366,7 +367,8 @@ OPTIONS = {
     "cert": "file with the client certificate (none)",
     "key": "file with its private key (none)",
     "username": "etcd user (none)",
-    "password": "the user's password (none)",
+    "password": "the user's password; torchrun logs it, as it does all options (none)",
+    "password_file": "file with the password, which keeps it out of logs and command lines (none)",
     "setup_ttl": "seconds until a version in the making is given up (5)",
     "joinable_ttl": "seconds until a version is given up whose last call nobody ends (10)",
     "frozen_ttl": "seconds for a confirmation (10)",
@@ -386,15 +388,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     protocol = str(params.get("protocol") or "http").lower()
     if protocol not in ("http", "https"):
         raise ValueError(f"protocol={protocol!r}: the etcd protocol must be http or https")
-    access = Access(
-        endpoints=endpoints_of(params.endpoint or "localhost"),
-        protocol=protocol,
-        ca_cert=params.get("cacert"),
-        cert=params.get("cert"),
-        key=params.get("key"),
-        username=params.get("username"),
-        password=params.get("password"),
-    )
+    access = access_of(params, protocol)
     ttls = {name: params.get_as_int(name) for name in OPTIONS if name.endswith("_ttl") and name in params.config}
     with _rendezvous_errors("cannot use etcd"):
         http = EtcdHttp(access)

@@ -15,15 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rallypoint.impl.access import access_of
 from rallypoint.impl.etcd_http import (
     ATTEMPT_TIMEOUT,
-    Access,
     Answer,
     EtcdHttp,
     EtcdUnavailable,
     Refusal,
     checked_key,
-    endpoints_of,
     joined_key,
     key_segment,
 )
@@ -153,7 +152,8 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
     protocol                     "http" or "https"; "http"
     ssl_cert, ssl_cert_key       client certificate and its key (also: cert, key); none
     ca_cert                      CA to check the server against (also: cacert); with https, the system's
-    username, password           etcd user; none
+    username, password           etcd user; none. torchrun logs all options, so better:
+    password_file                file with the password
     ttl                          seconds after its last write until the state is forgotten; 7200
     ============================ ==========================================================================
 
@@ -176,15 +176,7 @@ def _open(params: RendezvousParameters) -> tuple[float, EtcdHttp]:
     protocol = str(params.get("protocol", "http")).strip().lower()
     if protocol not in {"http", "https"}:
         raise ValueError("The protocol must be HTTP or HTTPS.")
-    access = Access(
-        endpoints=endpoints_of(params.endpoint or "localhost"),
-        protocol=protocol,
-        ca_cert=params.get("ca_cert") or params.get("cacert"),
-        cert=params.get("ssl_cert") or params.get("cert"),
-        key=params.get("ssl_cert_key") or params.get("key"),
-        username=params.get("username"),
-        password=params.get("password"),
-    )
+    access = access_of(params, protocol)
     with _rendezvous_errors():
         return float(timeout), EtcdHttp(access, attempt_timeout=min(ATTEMPT_TIMEOUT, timeout))
 

@@ -37,6 +37,7 @@ BACKEND_OPTIONS = frozenset(
         "cacert",
         "username",
         "password",
+        "password_file",
         "ttl",
     }
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from rallypoint.model import document as docs
 from rallypoint.model import system
 from rallypoint.model import worker as machine
 from rallypoint.model.explorer import Code, Exploration, Explorer
@@ -192,3 +193,12 @@ def test_UPSTREAM_has_dead_ends_that_HARDENED_has_not(case: tuple[Rules, int, Bu
     rules, workers, budget, name, steps = case
     assert steps_to_violation(Config(upstream(rules), workers, budget), name) == steps
     assert steps_to_violation(Config(rules, workers, budget), name) is None
+
+
+def test_members_count_the_waiters_whose_lease_stands() -> None:
+    document = docs.Document("final", 1, (0,), ("k",), 3, waiters=("1.0", "2.0"))
+    dead, both = ("/v_1/waiter_2.0",), ("/v_1/waiter_1.0", "/v_1/waiter_2.0")
+    assert machine.waiting(ONE_OR_TWO, document, both) == 3  # one of PyTorch's workers waits, too
+    assert machine.waiting(ONE_OR_TWO, document, dead) == 2
+    assert machine.waiting(ONE_OR_TWO, document, ()) == 1
+    assert machine.waiting(upstream(ONE_OR_TWO), document, ()) == 3

@@ -134,6 +134,20 @@ def test_a_user_gets_in_by_password(
 
 
 @pytest.mark.parametrize("backend", OURS)
+def test_a_password_from_a_file(backend: str, guarded_etcd: EtcdServer, prefix: str, tmp_path: Path) -> None:
+    """torchrun logs its options: the place for a secret is a file."""
+    file = tmp_path / "password"
+    file.write_text(PASSWORD + "\n")
+    endpoint, options = guarded_etcd.get_endpoint(), {"username": "worker", "password_file": str(file)}
+    meets(backend, endpoint, prefix[6:], **options)
+    with pytest.raises(ValueError, match="not both"):
+        handler(backend, endpoint, prefix[6:], **options, password=PASSWORD)
+    file.unlink()
+    with pytest.raises(ValueError, match=r"password_file=.*: cannot be read"):
+        handler(backend, endpoint, prefix[6:], **options)
+
+
+@pytest.mark.parametrize("backend", OURS)
 def test_secrets_are_not_shown(backend: str, guarded_etcd: EtcdServer, prefix: str) -> None:
     one = handler(backend, guarded_etcd.get_endpoint(), prefix[6:], username="worker", password=PASSWORD)
     seen: list[str] = []
