@@ -98,7 +98,10 @@ def script(path: Path, text: str) -> str:
     [
         ([], "no command (there are check, explore, tlc, defects, doctor): see `rallypoint --help`"),
         (["chekc"], "unknown command 'chekc' (there are check, explore, tlc, defects, doctor): did you mean 'check'?"),
-        (["dance"], "unknown command 'dance' (there are check, explore, tlc, defects, doctor): see `rallypoint --help`"),
+        (
+            ["dance"],
+            "unknown command 'dance' (there are check, explore, tlc, defects, doctor): see `rallypoint --help`",
+        ),
         ([""], "unknown command '' (there are check, explore, tlc, defects, doctor): see `rallypoint --help`"),
         (["two\nlines"], r"unknown command 'two\nlines' "),
         (["--frobnicate"], "(rallypoint): see `rallypoint --help`"),
