@@ -13,7 +13,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(TESTS / "model"), str(TESTS / "mutation")]
 
-from layers import judge_model, right_graphs  # noqa: E402
+from layers import configs, judge_model, right_graphs  # noqa: E402
 from matrix import Line, details, matrix, summary  # noqa: E402
 from mutate import TLA_MUTANTS, Mutant, TlaMutant, chosen, every_mutant  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -26,7 +26,7 @@ def main() -> int:
     options.add_argument("--only", default="", help="mutants whose name contains this text")
     given = options.parse_args()
     console = Console()
-    rights = right_graphs()
+    rights = right_graphs(configs())
     wrong = judge_model(None, rights)
     if wrong:
         console.print(f"harness failed: the right model is rejected: {wrong}")

@@ -101,18 +101,23 @@ def _owners(fields: dict[str, Any]) -> tuple[tuple[int, str], ...] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or not all(
-        rank.isascii() and rank.isdecimal() and isinstance(owner, str) for rank, owner in value.items()
+        is_number(rank) and isinstance(owner, str) for rank, owner in value.items()
     ):
         raise _broken(f"owners is {value!r}, not a mapping from rank to worker id")
     return tuple(sorted((int(rank), owner) for rank, owner in value.items()))
+
+
+def is_number(text: str) -> bool:
+    """Decimal text of a count; longer ones than any count are refused, and would make int() raise."""
+    return len(text) <= 18 and text.isascii() and text.isdecimal()
 
 
 def _version(fields: dict[str, Any]) -> int | None:
     value = fields.pop("version", None)
     if value is None:
         return None
-    if not isinstance(value, str) or not (value.isascii() and value.isdecimal()):
-        raise _broken(f"version is {value!r}, not decimal text")
+    if not isinstance(value, str) or not is_number(value):
+        raise _broken(f"version is {str(value)[:40]!r}, not decimal text")
     return int(value)
 
 
@@ -127,7 +132,7 @@ def parse(text: str) -> Document:
     """Read the wire text. BrokenDocumentError if it is not a document that the protocol can produce."""
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _broken(f"no JSON ({error})") from None
     if not isinstance(fields, dict):
         raise _broken("no JSON object")

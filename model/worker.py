@@ -333,7 +333,8 @@ def _create(rules: Rules, worker: Worker, reply: Reply) -> Worker:
 def _counter(rules: Rules, worker: Worker, reply: Reply) -> Worker:
     if not isinstance(reply, Done):
         return _at(worker, "fatal")
-    assert reply.value is not None
+    if reply.value is None or not docs.is_number(reply.value):
+        raise docs.BrokenDocumentError(f"not a rendezvous document: the version counter holds {reply.value!r}")
     return _at(worker, "bump", version=int(reply.value) + 1)
 
 

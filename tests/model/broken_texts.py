@@ -32,11 +32,7 @@ BROKEN = {
     "owners is a list": "{" + FINAL + ',"owners":["a"]}',
     "waiter is a number": "{" + FINAL + ',"waiters":[1]}',
     "creator is a number": '{"status":"setup","creator":1}',
-}
-"""Texts that no protocol run can produce, by what is wrong with them."""
-
-LEAKS = {
     "version beyond int's reach": '{"status":"joinable","version":"' + "9" * 5000 + '","participants":[]}',
     "nested beyond any reader": '{"status":"setup","x":' + "[" * 100_000 + "]" * 100_000 + "}",
 }
-"""The same, where ``parse`` still lets another exception out."""
+"""Texts that no protocol run can produce, by what is wrong with them."""

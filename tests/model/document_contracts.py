@@ -8,30 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from broken_texts import BROKEN
+from contract import Contract
 from hypothesis import strategies as st
 from rallypoint.model import document as docs
 from rallypoint.model.document import Document
 
 STATUS_ROWS = {(row.source, row.name, row.target) for row in docs.TRANSITIONS}
-
-
-@dataclass(frozen=True)
-class Contract:
-    """A property, what it is about, and its arguments. ``symbolic``: arguments that crosshair can solve for."""
-
-    check: Callable[..., None]
-    about: tuple[str, ...]
-    arguments: dict[str, st.SearchStrategy[Any]]
-    symbolic: bool = True
-
-    @property
-    def name(self) -> str:
-        return self.check.__name__
 
 
 def grow(moves: list[int], places: int, owned: bool, extra: tuple[tuple[str, str], ...] = ()) -> list[Document]:
@@ -307,12 +294,13 @@ def wrong_status_is_refused(status: int, size: int) -> None:
     """A transition that the status does not allow is a ValueError."""
     name = docs.STATUSES[status]
     document = Document(name, 1, tuple(range(size)), (), 0)
-    for allowed, call in (
+    calls: tuple[tuple[str, Callable[[], Document]], ...] = (
         ("joinable", lambda: docs.join(document, "me", size + 2)),
         ("joinable", lambda: docs.freeze(document)),
         ("frozen", lambda: docs.confirm(document, "k", once=True)),
         ("final", lambda: docs.announce(document, "me")),
-    ):
+    )
+    for allowed, call in calls:
         try:
             call()
         except ValueError as error:

@@ -6,7 +6,7 @@ the key space (a dict) to compare with. Must not live here: how the properties a
 
 from __future__ import annotations
 
-from document_contracts import Contract
+from contract import Contract
 from hypothesis import strategies as st
 from rallypoint.model import etcd
 from rallypoint.model.etcd import Done, Failed, Listing, Node, Reply, Request, Snapshot, Store

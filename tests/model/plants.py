@@ -44,7 +44,8 @@ def _counts_repetitions(right: Faulty) -> Faulty:
 def _counts_again(right: Faulty) -> Faulty:
     def announce(document: docs.Document, me: str | None) -> docs.Document:
         waiting = document.num_workers_waiting or 0
-        return replace(right(document, me), num_workers_waiting=waiting + 1)
+        announced: docs.Document = right(document, me)
+        return replace(announced, num_workers_waiting=waiting + 1)
 
     return announce
 

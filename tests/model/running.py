@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from document_contracts import Contract
+from contract import Contract
 from hypothesis import HealthCheck, Phase, given, settings
 
 

@@ -11,7 +11,7 @@ import time
 import document_contracts
 import etcd_contracts
 import pytest
-from document_contracts import Contract
+from contract import Contract
 from plants import PLANTS, Plant
 from rallypoint.model import document, etcd
 from running import judge

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broken_texts import BROKEN, LEAKS
+from broken_texts import BROKEN
 from rallypoint.model import document as docs
 from rallypoint.model import system
 from rallypoint.model import worker as machine
@@ -15,13 +15,6 @@ from rallypoint.model.worker import Rules
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
 def test_anything_else_is_a_broken_document(text: str) -> None:
     with pytest.raises(docs.BrokenDocumentError, match="not a rendezvous document: "):
-        docs.parse(text)
-
-
-@pytest.mark.xfail(strict=True, reason="int()'s digit limit and the JSON reader's depth limit get out of parse")
-@pytest.mark.parametrize("text", LEAKS.values(), ids=LEAKS)
-def test_limits_of_the_readers_are_broken_documents_too(text: str) -> None:
-    with pytest.raises(docs.BrokenDocumentError):
         docs.parse(text)
 
 

@@ -53,10 +53,10 @@ def configs() -> list[manifest.Config]:
     ]
 
 
-def right_graphs() -> list[Right]:
+def right_graphs(some: list[manifest.Config]) -> list[Right]:
     """TLC's graphs, computed once for all mutants of the model."""
     found = []
-    for config in configs():
+    for config in some:
         result, graph = tlc.state_graph(config.job())
         assert graph is not None, (config.name, result)
         assert result.depth is not None
@@ -139,7 +139,7 @@ def judge_tla(mutant: TlaMutant | None, rights: list[Right]) -> Outcome:
         text = mutant.text() if mutant else (SPEC_DIR / "Rendezvous.tla").read_text(encoding="utf-8")
         Path(place, "Rendezvous.tla").write_text(text, encoding="utf-8")
         for right in rights:
-            job = replace(right.config.job(), spec_dir=Path(place), timeout_s=60.0)
+            job = replace(right.config.job(), spec_dir=Path(place), timeout_s=30.0)
             result, graph = tlc.state_graph(job)
             if result.verdict != "holds":
                 outcome.setdefault("invariants", f"{result.violates or result.reason} in '{right.config.name}'")
