@@ -103,9 +103,7 @@ def count_matches_waiters(config: Config, state: State) -> bool:
     if document is None or document.status != docs.FINAL:
         return True
     keys = _keys(config, state, document.version)
-    waiting = sum(
-        worker.pc in WAITING and worker.version == document.version for worker in state.workers
-    )
+    waiting = sum(worker.pc in WAITING and worker.version == document.version for worker in state.workers)
     unexpired = sum("/waiter_" in key for key in keys)
     return machine.waiting(rules, document, keys) <= max(waiting, unexpired)
 

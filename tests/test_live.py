@@ -24,7 +24,7 @@ from rallypoint.live.run import HARNESS_FAILED, HOLDS, Live, ViolationError, run
 from rallypoint.live.schedule import Entry, Kill, Schedule
 from rallypoint.model import etcd
 
-EXAMPLES = 25 if os.environ.get("CI") == "true" else 10
+EXAMPLES = 15 if os.environ.get("CI") == "true" else 10
 SOME_JOB = Schedule(2, 3, (Entry(), Entry(3), Entry(8, Kill("grouped", 1))), 1)
 
 

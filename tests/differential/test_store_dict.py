@@ -158,7 +158,7 @@ def network(etcd_server: EtcdServer) -> Iterator[FaultProxy]:
 def test_one_client(network: FaultProxy) -> None:
     machine = type("OneNetwork", (StoreMachine,), {"proxy": network, "faults": {}})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=settings().max_examples // 2, stateful_step_count=20)
+        machine, settings=settings(max_examples=max(20, settings().max_examples // 5), stateful_step_count=20)
     )
     dropped = [exchange for exchange in network.seen() if exchange.fault is Fault.DROP_REPLY and is_write(exchange)]
     assert len(dropped) >= 20

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -153,7 +154,10 @@ def test_ctrl_c_ends_every_jvm(place: Path) -> None:
     def interrupt(index: int) -> None:
         started.append(index)
         if len(started) == 2:
-            assert len(processes_in(place)) == 2
+            deadline = time.monotonic() + 10  # the second one is started, but may not be Java yet
+            while len(processes_in(place)) < 2:
+                assert time.monotonic() < deadline, "the second JVM did not start"
+                time.sleep(0.02)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
