@@ -204,7 +204,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[EtcdMachine]]:
 
 @pytest.mark.timeout(3600)
 def test_same_replies_indices_and_keys(machine: type[EtcdMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=20))
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=20))  # type: ignore[no-untyped-call,unused-ignore]
     seen = {name for name, how in machine.performed if how == "done"}
     assert seen == {kind.__name__ for kind in (*WRITING, model.Get, model.List, model.Await)}
     for how in model.ERROR_NAMES.values():
@@ -217,7 +217,7 @@ def test_expiry(machine: type[EtcdMachine]) -> None:
         http, version, performed = machine.http, machine.version, {}
 
     few = max(3, settings().max_examples // 15)
-    run_state_machine_as_test(OneEtcd, settings=settings(max_examples=few, stateful_step_count=12))
+    run_state_machine_as_test(OneEtcd, settings=settings(max_examples=few, stateful_step_count=12))  # type: ignore[no-untyped-call,unused-ignore]
     assert OneEtcd.performed["expiry", "done"] >= few // 2
 
 
@@ -230,4 +230,4 @@ def test_a_wrong_model_is_noticed(machine: type[EtcdMachine], monkeypatch: pytes
 
     monkeypatch.setattr(model, "apply", deletes_quietly)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(machine, settings=settings(max_examples=20))
+        run_state_machine_as_test(machine, settings=settings(max_examples=20))  # type: ignore[no-untyped-call,unused-ignore]

@@ -157,7 +157,7 @@ def network(etcd_server: EtcdServer) -> Iterator[FaultProxy]:
 @pytest.mark.timeout(3600)
 def test_one_client(network: FaultProxy) -> None:
     machine = type("OneNetwork", (StoreMachine,), {"proxy": network, "faults": {}})
-    run_state_machine_as_test(
+    run_state_machine_as_test(  # type: ignore[no-untyped-call,unused-ignore]
         machine, settings=settings(max_examples=max(20, settings().max_examples // 5), stateful_step_count=20)
     )
     dropped = [exchange for exchange in network.seen() if exchange.fault is Fault.DROP_REPLY and is_write(exchange)]
