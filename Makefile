@@ -57,7 +57,7 @@ setup:
 	    fail 'no Python >= 3.10 ($(PYTHON)): install python3, or name one: make PYTHON=/path/to/python3'; \
 	'$(PYTHON)' -c 'import venv, ensurepip' 2>/dev/null || \
 	    fail 'no venv in this Python ($(PYTHON)): install the package python3-venv'; \
-	echo 'Setting up $(VENV): pinned dependencies, 1.4 GB on disk, some minutes.'; \
+	echo 'Setting up $(VENV): pinned dependencies, some minutes; 1.4 GB with a CPU build of torch, 5 GB with CUDA.'; \
 	rm -f $(READY); \
 	'$(PYTHON)' -m venv --clear $(VENV) || fail 'no venv made ($(VENV)): see the lines above'; \
 	{ $(PIP) setuptools && $(PIP) $(TORCH) -e '.[check,dev,torch]'; } >$(LOG) 2>&1 || \

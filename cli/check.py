@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from rallypoint.impl.etcd_server import EtcdServer, find_etcd
 from rallypoint.live.run import run_live
 from rallypoint.live.torchrun_job import run_job
 from rallypoint.model.errors import UnusableError
-from rallypoint.tla.graph import compare
+from rallypoint.tla.graph import Graph, compare
 from rallypoint.tla.manifest import Config, load_manifest
-from rallypoint.tla.tlc import find_jar, find_java, state_graph
+from rallypoint.tla.tlc import find_jar, find_java, state_graphs
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -58,7 +57,7 @@ Progressing = Callable[[str], None]
 
 
 @click.command("check")
-@click.option("--examples", type=click.IntRange(min=1), default=20, show_default=True, help="Live jobs to draw.")
+@click.option("--examples", type=click.IntRange(min=5), default=20, show_default=True, help="Live jobs to draw.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same live jobs.")
 @json_option
 def command(examples: int, seed: int, json_file: Path | None) -> int:
@@ -142,38 +141,27 @@ def _explored(config: Config) -> Row:
 def _tla(manifest: list[Config], tell: Progressing) -> Iterator[Row]:
     """TLC on every configuration, two at a time, and the comparison of the graphs where the whole graph is there."""
     tell("TLC: starting Java")
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        for config, rows in zip(manifest, pool.map(_checked, manifest), strict=True):
-            tell(f"TLC: {config.name}")
-            yield from rows
+    for index, result, graph in state_graphs([config.job() for config in manifest], min(2, os.cpu_count() or 1)):
+        config = manifest[index]
+        tell(f"TLC: {config.name} is done")
+        odd = config.surprises(result)
+        verdict = HARNESS_FAILED if result.verdict == HARNESS_FAILED else VIOLATED if odd else HOLDS
+        size = f"{result.states:,} states, {result.edges:,} edges"
+        yield Row("TLC", _claim(config), size, verdict, result.seconds, "; ".join(odd))
+        if config.expected.verdict == HOLDS and (config.counts.states or 0) <= LARGEST_GRAPH:
+            what = f"{config.name}: the same graph as the model"
+            yield _timed("TLC = model", what, lambda config=config, graph=graph: _compared(config, graph))  # type: ignore[misc]
 
 
-def _checked(config: Config) -> list[Row]:
-    compared = config.expected.verdict == HOLDS and (config.counts.states or 0) <= LARGEST_GRAPH
-    started = time.monotonic()
-    try:
-        result, graph = state_graph(config.job())
-    except UnusableError:
-        raise
-    except Exception as error:
-        return [Row("TLC", _claim(config), "", HARNESS_FAILED, detail=f"{type(error).__name__}: {error}")]
-    odd = config.surprises(result)
-    verdict = HARNESS_FAILED if result.verdict == HARNESS_FAILED else VIOLATED if odd else HOLDS
-    size = f"{result.states:,} states, {result.edges:,} edges"
-    rows = [Row("TLC", _claim(config), size, verdict, time.monotonic() - started, "; ".join(odd))]
-    if compared:
-        what = f"{config.name}: the same graph as the model"
-
-        def equal() -> Row:
-            if graph is None:
-                return Row("TLC = model", what, size, NOT_CHECKED, detail="TLC gave no complete graph")
-            difference = compare(graph, spaces.graph(config), "TLC", "model")
-            found = f"{len(graph.states):,} states, {graph.edges.total():,} edges"
-            detail = difference.text() if difference else ""
-            return Row("TLC = model", what, found, VIOLATED if difference else HOLDS, detail=detail)
-
-        rows.append(_timed("TLC = model", what, equal))
-    return rows
+def _compared(config: Config, graph: Graph | None) -> Row:
+    what = f"{config.name}: the same graph as the model"
+    if graph is None:
+        return Row("TLC = model", what, "", NOT_CHECKED, detail="TLC gave no complete graph")
+    difference = compare(graph, spaces.graph(config), "TLC", "model")
+    found = f"{len(graph.states):,} states, {graph.edges.total():,} edges"
+    return Row(
+        "TLC = model", what, found, VIOLATED if difference else HOLDS, detail=difference.text() if difference else ""
+    )
 
 
 def _torchrun(tell: Progressing) -> Iterator[Row]:

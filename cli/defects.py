@@ -44,7 +44,7 @@ class Row:
 
     @property
     def good(self) -> bool:
-        shown = self.on_upstream == VIOLATED or (self.on_upstream == NOT_REPRODUCED and self.defect.by_chance)
+        shown = self.on_upstream == VIOLATED
         return shown and self.on_ours == HOLDS
 
     @property

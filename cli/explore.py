@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rallypoint.cli import spaces
 from rallypoint.cli.json_file import json_option, write_json
 from rallypoint.cli.runs import run_table, wide_console
 from rallypoint.cli.spaces import Found, explore
@@ -31,7 +32,8 @@ def command(names: tuple[str, ...], changes: tuple[str, ...], all_invariants: bo
 
     Without CONFIG, all configurations of the quick class (`rallypoint tlc --list` lists them). For each violated
     invariant the shortest run is printed. Ends with 0 if every configuration has the verdict that the manifest
-    expects, else with 1; with --set there is nothing to expect, and 1 means that an invariant is violated.
+    expects, else with 1; with --set there is nothing to expect, and 1 means that an invariant is violated, or that the
+    search was cut off.
     """
     manifest = load_manifest()
     chosen = select(manifest, names) if names else [config for config in manifest if config.time == "quick"]
@@ -52,15 +54,22 @@ def command(names: tuple[str, ...], changes: tuple[str, ...], all_invariants: bo
             found.verdict,
             f"{found.seconds:.1f}",
         )
-        if found.runs if changes or all_invariants else found.surprises(config):
+        if (found.runs or not found.complete) if changes or all_invariants else found.surprises(config):
             surprising.append(config.name)
-        runs += [run_table(f"{config.name}: {name} is violated", rows) for name, rows in found.runs.items()]
+        runs += [
+            (run_table(f"{config.name}: {name} is violated", rows), f"{name} says: {spaces.meaning(name)}")
+            for name, rows in found.runs.items()
+        ]
         records.append(_record(config, found))
     console.print(table)
     if names:
-        for run in runs:
+        for run, meaning in runs:
             console.print(run)
+            console.print(meaning, markup=False, highlight=False)
     console.print("holds = every reachable state at the stated size was checked", highlight=False)
+    console.print(
+        f"not as expected: {', '.join(surprising)}" if surprising else "every search as expected", highlight=False
+    )
     if json_file:
         write_json(json_file, {"as_expected": not surprising, "configurations": records})
     return 1 if surprising else 0
@@ -70,9 +79,9 @@ def _changed(config: Config, changes: tuple[str, ...]) -> Config:
     constants = dict(config.constants)
     for change in changes:
         name, _, number = change.partition("=")
-        if type(constants.get(name)) is not int or not number.isdecimal():
+        if type(constants.get(name)) is not int or not number.isdecimal() or (name == "N" and int(number) < 1):
             known = ", ".join(sorted(name for name, value in constants.items() if type(value) is int))
-            raise UnusableError(f"--set {change!r}", "NAME=NUMBER", f"name one of {known}")
+            raise UnusableError(f"--set {change!r}", "NAME=NUMBER", f"a whole number (N: 1 or more) for one of {known}")
         constants[name] = int(number)
     lowest, highest = constants.get("Min", 1), constants.get("Max", 1)
     assert isinstance(lowest, int)

@@ -15,6 +15,8 @@ from rallypoint.model.errors import UnusableError
 
 def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     # Told before any work is done, and without opening it: a pipe can be opened only once.
+    if value is not None and value.is_dir():
+        raise click.BadParameter(f"{str(value)!r} is a folder", ctx, param)
     if value is not None and not os.access(value.parent, os.W_OK | os.X_OK):
         raise click.BadParameter(f"the folder {str(value.parent)!r} does not exist or is not writable", ctx, param)
     return value

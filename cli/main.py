@@ -22,6 +22,7 @@ from rallypoint.model.errors import UnusableError
 
 UNUSABLE = 2
 INTERRUPTED = 128 + signal.SIGINT
+_ended_by: list[int] = []  # the signals that asked this process to end
 
 
 class SubCommand(NamedTuple):
@@ -103,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is signal.SIG_DFL:  # under nohup SIGHUP is ignored, and stays so
             signal.signal(ending, _leave)
+    _ended_by.clear()
     try:
+        if sys.flags.optimize:
+            raise UnusableError("Python runs without assertions", "-O or PYTHONOPTIMIZE", "run it without")
         code = rallypoint.main(arguments, prog_name="rallypoint", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -115,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _say(error.format_message(), UNUSABLE)
     except (click.Abort, KeyboardInterrupt):
-        return _say("interrupted", INTERRUPTED)
+        return 128 + _ended_by[-1] if _ended_by else _say("interrupted", INTERRUPTED)
     except BrokenPipeError:
         _drop_output()
         return 1
@@ -128,8 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """End by an exception, so that every ``finally`` on the way ends the processes that it owns."""
-    sys.exit(128 + number)
+    """End by an exception, so that every ``finally`` on the way ends the processes that it owns.
+
+    As Ctrl-C does, because libraries let that one through (hypothesis takes a SystemExit for a failing example).
+    """
+    _ended_by.append(number)
+    raise KeyboardInterrupt
 
 
 def _drop_output() -> None:

@@ -103,6 +103,12 @@ def _row(number: int, step: register_system.Step) -> dict[str, Any]:
     }
 
 
+def meaning(name: str) -> str:
+    """The statement of an invariant, in words."""
+    known = {**INVARIANTS, **register_spec.INVARIANTS, **register_spec.REACHABLE}
+    return " ".join((known[name].__doc__ or "").split())
+
+
 def graph(config: Config) -> Graph:
     """The model's labelled graph, to be compared with TLC's."""
     if config.module == register_twin.MODULE:

@@ -27,7 +27,10 @@ GRACE = 2.0  # seconds after the deadline for giving up the lease
 
 
 class Driver:
-    """One participant on one etcd. Not safe for several threads; its leases are kept by the process's keeper."""
+    """One participant on one etcd. Not safe for several threads; its leases are kept by the process's keeper.
+
+    In a fork it starts with no leases: those that it had are the parent's.
+    """
 
     def __init__(self, client: EtcdV2, rules: Rules) -> None:
         self.client = client
@@ -82,14 +85,21 @@ class Driver:
         self._keep(())
 
     def abandon(self) -> None:
-        """Give up all leases: the process ends, so nobody is to wait for a TTL. A fork's leases are its parent's."""
+        """Give up all leases: the process ends, so nobody is to wait for a TTL."""
+        self.forked()
         keys = [lease.key for lease in self._tickets if lease.guard is None]
         self.release()
-        if os.getpid() != self._pid:
-            return
         for key in keys:
             with contextlib.suppress(EtcdUnavailable, UnusableError):
                 self.client.perform(etcd.Delete(key), time.monotonic() + GRACE)
+
+    def forked(self) -> bool:
+        """Is this a fork that did not know it yet? Then the parent's leases are forgotten here, and stay kept there."""
+        if self._pid == os.getpid():
+            return False
+        self._pid = os.getpid()
+        self._tickets = {}
+        return True
 
     def lost_lease(self) -> bool:
         """Etcd has said that a key of ours is gone."""
@@ -122,6 +132,7 @@ class Driver:
         return worker
 
     def _keep(self, leases: tuple[Lease, ...]) -> None:
+        self.forked()
         for lease in set(self._tickets) - set(leases):
             KEEPER.release(self._tickets.pop(lease))
         for lease in leases:

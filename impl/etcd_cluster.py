@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import weakref
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING
 
+from rallypoint.impl.etcd_http import bracketed
 from rallypoint.impl.etcd_process import Supervised, await_ready
 from rallypoint.impl.etcd_server import (
     EtcdStartTimeout,
-    close_at_exit,
     etcd_command,
     find_free_port,
     temporary_directory,
@@ -34,7 +35,7 @@ class EtcdCluster:
             address = sockets[0].getsockname()[0]
             ports = [sock.getsockname()[1] for sock in sockets]
         clients, peers = ports[:size], ports[size:]
-        host = f"[{address}]" if ":" in address else address
+        host = bracketed(address)
         cluster = ",".join(f"member{i}=http://{host}:{peer}" for i, peer in enumerate(peers))
         self.endpoints: tuple[tuple[str, int], ...] = tuple((address, port) for port in clients)
         self._directories = [temporary_directory() for _ in range(size)]
@@ -43,7 +44,7 @@ class EtcdCluster:
             for i, directory in enumerate(self._directories)
         ]
         self._members: list[Supervised | None] = [None] * size
-        close_at_exit(self, _Closer(self._members))
+        weakref.finalize(self, _Closer(self._members))
 
     def start(self, timeout: float = 60) -> None:
         """Start all members and wait until they serve. Raises as ``EtcdServer.start``."""
@@ -83,7 +84,7 @@ class EtcdCluster:
         raise EtcdStartTimeout("the cluster has no leader", str(self.endpoints), "keep a majority of members running")
 
     def stop(self) -> None:
-        """End all members and remove their data. A second call does nothing."""
+        """End all members and remove their data. A second call does nothing. In a fork the members go on."""
         _Closer(self._members)()
         self._members[:] = [None] * len(self._members)
 
@@ -110,7 +111,7 @@ class EtcdCluster:
     def _await(self, number: int, deadline: float) -> None:
         host, port = self.endpoints[number]
         if not await_ready(self._member(number), host, port, deadline):
-            raise EtcdStartTimeout("a member was not ready in time", f"{host}:{port}", "allow more time")
+            raise EtcdStartTimeout("a member was not ready in time", f"{bracketed(host)}:{port}", "allow more time")
 
     def _leads(self, number: int) -> bool:
         connection = HTTPConnection(*self.endpoints[number], timeout=1)

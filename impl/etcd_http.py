@@ -12,6 +12,7 @@ none of which is ever dropped.
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import threading
 import time
@@ -26,6 +27,7 @@ from rallypoint.model.errors import UnusableError
 ATTEMPT_TIMEOUT = 5.0  # seconds for one request
 INDEX_CLEARED = 401  # error code: the index is older than the 1000 events that etcd keeps
 REFUSED = frozenset({100, 101, 102, 104, 105, 107, 108, *range(200, 211), INDEX_CLEARED})
+LONGEST_NAME = 1000  # bytes in one segment of a key
 NO_V2 = "start etcd with --enable-v2 (3.5 or older), or use the v3 transport"
 
 
@@ -83,9 +85,12 @@ class Refusal:
 
 _Reply = TypeVar("_Reply", Answer, Refusal, "Answer | None")
 
+# Clients of a process that forked. Closing them could wait for a lock whose holder does not exist in the fork.
+_inherited: list[Any] = []
+
 
 class EtcdHttp:
-    """Single attempts on the configured endpoints; safe for several threads.
+    """Single attempts on the configured endpoints; safe for several threads, and in a fork of its process.
 
     After a failure the next endpoint is the current one, in a circle. ``attempt_timeout``: seconds for one request.
     Raises UnusableError if python-etcd is missing or a certificate cannot be read.
@@ -100,9 +105,8 @@ class EtcdHttp:
             raise ValueError("the time-out of an attempt must be positive")
         self.access = access
         self.attempt_timeout = attempt_timeout
-        self._clients = [_make_client(access, host, port) for host, port in access.endpoints]
+        self._open()
         self._current = 0
-        self._lock = threading.Lock()
         self.index = 0  # the highest index that etcd has told
 
     @classmethod
@@ -127,11 +131,11 @@ class EtcdHttp:
     @property
     def endpoint(self) -> str:
         """The current endpoint, for messages."""
-        host, port = self.access.endpoints[self._current]
-        return f"{self.access.protocol}://{host}:{port}"
+        return self._name(self._current)
 
     def close(self) -> None:
         """Close all idle connections. The object stays usable."""
+        self._renew_in_fork()
         for client in self._clients:
             client.http.clear()
 
@@ -165,6 +169,17 @@ class EtcdHttp:
         fields = {"wait": "true", "waitIndex": str(index), "recursive": str(recursive).lower()}
         return self._attempt("GET", key, fields, self._bound(deadline))
 
+    def _open(self) -> None:
+        self._clients = [_make_client(self.access, host, port) for host, port in self.access.endpoints]
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def _renew_in_fork(self) -> None:
+        """Whoever used the parent's connections would read the parent's replies, and the parent the fork's."""
+        if self._pid != os.getpid():
+            _inherited.append(self._clients)
+            self._open()
+
     def _bound(self, deadline: float) -> float:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
@@ -175,6 +190,7 @@ class EtcdHttp:
         import etcd
         from urllib3 import Timeout
 
+        self._renew_in_fork()
         current = self._current
         path = f"/v2/keys{quote(checked_key(key))}"
         try:
@@ -205,12 +221,17 @@ class EtcdHttp:
 
     def _name(self, number: int) -> str:
         host, port = self.access.endpoints[number]
-        return f"{self.access.protocol}://{host}:{port}"
+        return f"{self.access.protocol}://{bracketed(host)}:{port}"
 
     def _leave(self, failed: int) -> None:
         with self._lock:
             if self._current == failed:
                 self._current = (failed + 1) % len(self._clients)
+
+
+def bracketed(host: str) -> str:
+    """The host as it is written before a port: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def checked_key(key: str) -> str:
@@ -225,14 +246,17 @@ def key_segment(name: str) -> str:
     """One segment of a key for an arbitrary non-empty name, different for different names.
 
     Names without ``/ ? # %`` stand for themselves, as upstream writes them; in others these characters become ``%XX``
-    (defects B-E, B-G). Raises ValueError for "" and for text that has no UTF-8 form.
+    (defects B-E, B-G). Raises ValueError for "", for text that has no UTF-8 form, and for a segment of more than
+    ``LONGEST_NAME`` bytes.
     """
     if not name:
         raise ValueError("a name must not be empty")
-    name.encode()
-    if set(name) == {"."}:
-        return "%2E" * len(name)
-    return "".join(f"%{ord(letter):02X}" if letter in "/?#%" else letter for letter in name)
+    escaped = "/?#%." if set(name) == {"."} else "/?#%"
+    segment = "".join(f"%{ord(letter):02X}" if letter in escaped else letter for letter in name)
+    size = len(segment.encode())
+    if size > LONGEST_NAME:
+        raise ValueError(f"{name[:40]!r}... is too long a name: {size} bytes in an etcd key, at most {LONGEST_NAME}")
+    return segment
 
 
 def joined_key(*parts: str) -> str:
@@ -250,7 +274,7 @@ def _make_client(access: Access, host: str, port: int) -> Any:
     for path in filter(None, (access.ca_cert, access.cert, access.key)):
         _check_readable(path)
     client = make(
-        host=f"[{host}]" if ":" in host else host,
+        host=bracketed(host),
         port=port,
         protocol=access.protocol,
         cert=(access.cert, access.key) if access.cert and access.key else access.cert,

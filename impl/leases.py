@@ -24,6 +24,7 @@ from rallypoint.model.worker import Lease
 
 logger = logging.getLogger(__name__)
 
+LONGEST_WAIT = 3600.0  # seconds; what a Condition can wait is limited, and a TTL need not be
 RETRY = 0.5  # seconds between two attempts to renew while etcd cannot be reached
 
 
@@ -44,6 +45,7 @@ class LeaseKeeper:
     """Renews leases until they are released. Safe for several threads; its thread lives while there is a lease."""
 
     def __init__(self) -> None:
+        self._numbers = itertools.count()  # never starts anew: a ticket from before a fork must not be one of the fork
         self.forget()
 
     def forget(self) -> None:
@@ -51,7 +53,6 @@ class LeaseKeeper:
         self._condition = threading.Condition()
         self._held: dict[int, _Held] = {}
         self._due: list[tuple[float, int]] = []
-        self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
     def hold(self, client: EtcdV2, lease: Lease) -> int:
@@ -94,11 +95,11 @@ class LeaseKeeper:
                 if not self._held:
                     self._thread = None
                     return None
-                wait = self._due[0][0] - time.monotonic() if self._due else None
-                if wait is not None and wait <= 0:
+                wait = self._due[0][0] - time.monotonic() if self._due else LONGEST_WAIT
+                if wait <= 0:
                     ticket = heapq.heappop(self._due)[1]
                     return ticket, self._held[ticket]
-                self._condition.wait(wait)
+                self._condition.wait(min(wait, LONGEST_WAIT))
 
     def _renew(self, held: _Held) -> float:
         """One renewal; the seconds until the next."""

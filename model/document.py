@@ -160,8 +160,8 @@ def _check(document: Document) -> None:
             raise _broken(f"{document.status} without version or participants")
         if document.participants != tuple(range(len(document.participants))):
             raise _broken(f"participants are {list(document.participants)}, not 0, 1, 2, ...")
-    if document.status in (FROZEN, FINAL) and document.keep_alives is None:
-        raise _broken(f"{document.status} without keep_alives")
+    if document.status in (FROZEN, FINAL) and (document.keep_alives is None or not document.participants):
+        raise _broken(f"{document.status} without keep_alives or participants")
     if document.status == FINAL and document.num_workers_waiting is None:
         raise _broken("final without num_workers_waiting")
 

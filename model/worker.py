@@ -315,6 +315,8 @@ def _on_monitor(rules: Rules, worker: Worker, text: str | None, missing: tuple[s
 
 def _value(reply: Reply) -> str | None:
     """The document text in a reply, None when the key is absent."""
+    if reply == Done(None):
+        raise docs.BrokenDocumentError("not a rendezvous document: a directory is in its place")
     if isinstance(reply, Done | Snapshot):
         return reply.value
     assert isinstance(reply, Failed)
@@ -407,10 +409,11 @@ def _confirm(rules: Rules, worker: Worker, reply: Reply) -> Worker:
 
 
 def _alive(rules: Rules, worker: Worker, reply: Reply) -> Worker:
-    if not isinstance(reply, Listing):
+    if not isinstance(reply, Listing) and rules.reread:
         return _enter(rules, worker)
+    keys = reply.keys if isinstance(reply, Listing) else ()
     document = docs.parse(_seen(worker))
-    if any(key not in reply.keys for key in document.keep_alives or ()):
+    if any(key not in keys for key in document.keep_alives or ()):
         return _at(worker, "destroy", seen=worker.seen, version=worker.version)
     if rules.reread or (document.waiters is not None and worker.id in document.waiters):
         return _at(worker, "monitor", seen=worker.seen, version=worker.version)

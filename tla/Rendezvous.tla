@@ -360,7 +360,7 @@ MonitorRead(i) ==
 
 CheckAlive(i) ==
     /\ w[i].pc = "alive"
-    /\ Look(i, IF w[i].version \notin store.dirs THEN Enter(w[i])
+    /\ Look(i, IF w[i].version \notin store.dirs /\ Reread THEN Enter(w[i])
                ELSE IF ~(Watched(w[i].seen) \subseteq store.keys) THEN Seeing(w[i], "destroy", w[i].seen)
                ELSE IF Reread \/ w[i].id \in Elements(w[i].seen.waiters)
                     THEN Seeing(w[i], "monitor", w[i].seen)

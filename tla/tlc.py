@@ -125,21 +125,35 @@ def run_all(
 
 
 def state_graph(job: Job, on_progress: OnProgress | None = None) -> tuple[TlcResult, Graph | None]:
-    """Run the job and read its whole state graph; None unless the verdict is ``holds``.
+    """Run one job and read its whole state graph, as ``state_graphs`` does."""
+    _, result, graph = next(state_graphs([job], 1, on_progress))
+    return result, graph
+
+
+def state_graphs(
+    jobs: Sequence[Job], parallel: int, on_progress: OnProgress | None = None
+) -> Iterator[tuple[int, TlcResult, Graph | None]]:
+    """``run_all``, with the whole state graph of each job; None unless the verdict is ``holds``.
 
     TLC stops at the first violation and the dump with it: leave the properties out of the cfg to get the whole graph.
     With SYMMETRY or VIEW, the graph has one arbitrary state of each class and is good for nothing but counting.
     A dump with another number of states than TLC counted makes the verdict ``harness failed``.
     """
     with tempfile.TemporaryDirectory(prefix="rallypoint-graph-") as place:
-        dump = Path(place) / "graph.dot"
-        result = run(replace(job, dump=dump), on_progress)
-        if result.verdict != "holds":
-            return result, None
-        try:
-            graph = read_dot(dump)
-        except (OSError, UnreadableError) as error:
-            return replace(result, verdict="harness failed", reason=f"the dump cannot be read: {error}"), None
+        dumps = [Path(place) / f"{index}.dot" for index in range(len(jobs))]
+        dumping = [replace(job, dump=dump) for job, dump in zip(jobs, dumps, strict=True)]
+        for index, result in run_all(dumping, parallel, on_progress):
+            yield index, *_with_graph(result, dumps[index])
+            dumps[index].unlink(missing_ok=True)
+
+
+def _with_graph(result: TlcResult, dump: Path) -> tuple[TlcResult, Graph | None]:
+    if result.verdict != "holds":
+        return result, None
+    try:
+        graph = read_dot(dump)
+    except (OSError, UnreadableError) as error:
+        return replace(result, verdict="harness failed", reason=f"the dump cannot be read: {error}"), None
     if len(graph.states) != result.states:
         reason = f"the dump holds {len(graph.states)} states where TLC counted {result.states}"
         return replace(result, verdict="harness failed", reason=reason), None

@@ -94,6 +94,7 @@ def _package_directory(name: str) -> Path | None:
 
 
 def _answering(path: Path, rule: str, todo: str) -> Java:
+    path = path.absolute()  # a bare name would be looked up on PATH
     where = f"{rule}: {path}"
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise UnusableError("not a java executable", where, todo)
@@ -108,7 +109,7 @@ def _answering(path: Path, rule: str, todo: str) -> Java:
         raise UnusableError("no Java version in the answer to -version", where, todo)
     if int(version[1]) < OLDEST_JAVA:
         raise UnusableError(f"Java {version[1]}{version[2]} is older than {OLDEST_JAVA}", where, todo)
-    return Java(path.absolute(), rule, version[1] + version[2])
+    return Java(path, rule, version[1] + version[2])
 
 
 def _verified(path: Path, rule: str, accepted: set[str], todo: str) -> Jar:

@@ -31,7 +31,7 @@ class Defect:
     """One row. ``title``: what upstream does; ``required``: the property that it breaks.
 
     ``seconds``: what the scenario takes on our side. ``bound``: when it is ended, on either side. ``known_gap``: why
-    ours does not hold the property either, "" if it does. ``by_chance``: upstream may get away with it in one run.
+    ours does not hold the property either, "" if it does.
     """
 
     id: str
@@ -42,4 +42,3 @@ class Defect:
     run: Scenario
     bound: float = 60.0
     known_gap: str = ""
-    by_chance: bool = False

@@ -352,7 +352,19 @@ _text = (
     )
 )
 
+
+def numbers_are_short_decimal_texts(number: int, sign: int) -> None:
+    """is_number: what int() reads back unchanged, and nothing signed, empty or longer than a count."""
+    assert docs.is_number(str(number))
+    assert not docs.is_number(("-", "+", " ")[sign] + str(number))
+    assert not docs.is_number("")
+    assert not docs.is_number("1" * 19)
+
+
 CONTRACTS = (
+    Contract(
+        numbers_are_short_decimal_texts, ("is_number",), {"number": st.integers(0, 99), "sign": st.integers(0, 2)}
+    ),
     Contract(
         round_trip,
         ("parse", "render"),

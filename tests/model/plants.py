@@ -90,6 +90,13 @@ PLANTS = (
         docs, "parse", "drops unknown fields", lambda right: lambda text: replace(right(text), extra=()), "round_trip"
     ),
     Plant(docs, "render", "another byte", _renders_sorted, "wire_is_pytorchs"),
+    Plant(
+        docs,
+        "is_number",
+        "long ones too",
+        lambda right: lambda text: right(text[:18]),
+        "numbers_are_short_decimal_texts",
+    ),
     Plant(docs, "setup", "no maker", lambda right: lambda creator: right(None), "setup_and_publish"),
     Plant(docs, "publish", "the next number", lambda right: lambda v, owned: right(v + 1, owned), "setup_and_publish"),
     Plant(docs, "size", "one too many", lambda right: lambda d: right(d) + (right(d) > 2), "size_is_the_participants"),
