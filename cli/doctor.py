@@ -11,6 +11,7 @@ import click
 from rallypoint.cli.conditions import Condition, Verdict, examine
 from rallypoint.cli.json_file import json_option, write_json
 from rallypoint.cli.probes import ENVIRONMENT, endpoint_probes
+from rallypoint.model.errors import UnusableError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -44,8 +45,8 @@ def _host_and_port(ctx: click.Context, param: click.Parameter, value: str | None
 def command(endpoint: tuple[str, int] | None, json_file: Path | None) -> int:
     """Look at everything outside rallypoint that it depends on, one condition at a time.
 
-    Ends with 0 if all that `rallypoint check` needs is there (and the server named by --endpoint serves), with 1 if
-    something is not.
+    Ends with 0 if all that `rallypoint check` needs is there, with 1 if something is not, and with 2 and one line on
+    stderr if the server named by --endpoint cannot be used.
     """
     probes = [*ENVIRONMENT, *(endpoint_probes(*endpoint) if endpoint else ())]
     console = Console()
@@ -62,6 +63,10 @@ def command(endpoint: tuple[str, int] | None, json_file: Path | None) -> int:
     if json_file:
         found = [{**asdict(condition), "met": condition.met} for condition in conditions]
         write_json(json_file, {"usable": not unmet, "conditions": found})
+    for condition in conditions:
+        if endpoint and condition.name.startswith("endpoint") and not condition.met:
+            host, port = endpoint
+            raise UnusableError(condition.found, f"--endpoint {host}:{port}", condition.todo)
     return 1 if unmet else 0
 
 

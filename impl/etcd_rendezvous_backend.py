@@ -172,8 +172,10 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 
 def _open(params: RendezvousParameters) -> tuple[float, EtcdHttp]:
     timeout = params.get_as_int("read_timeout", READ_TIMEOUT)
-    if timeout is None or not 0 < timeout <= LONGEST:
-        raise ValueError(f"The read timeout must be a positive integer, at most {LONGEST} s.")
+    if timeout is None or timeout <= 0:
+        raise ValueError("The read timeout must be a positive integer.")
+    if timeout > LONGEST:
+        raise ValueError(f"The read timeout must be at most {LONGEST} s.")
     protocol = str(params.get("protocol", "http")).strip().lower()
     if protocol not in {"http", "https"}:
         raise ValueError("The protocol must be HTTP or HTTPS.")

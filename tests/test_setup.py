@@ -21,7 +21,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = {"model", "tla", "spec", "impl", "cli", "live"}
+PACKAGES = {"model", "tla", "spec", "impl", "cli", "live", "defects"}
 HANDLERS = {"rallypoint", "rallypoint-etcd", "rallypoint-etcd-v2"}
 
 

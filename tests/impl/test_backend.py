@@ -309,6 +309,7 @@ def test_create_backend(etcd_server: EtcdServer, protocol: str, prefix: str) -> 
     [
         ({"protocol": "ftp"}, r"^The protocol must be HTTP or HTTPS\.$"),
         ({"read_timeout": "0"}, r"^The read timeout must be a positive integer\.$"),
+        ({"read_timeout": 10**400}, r"^The read timeout must be at most 1000000000 s\.$"),
         ({"read_timeout": "-10"}, r"^The read timeout must be a positive integer\.$"),
         ({"read_timeout": "x"}, "integer"),
     ],
@@ -316,6 +317,11 @@ def test_create_backend(etcd_server: EtcdServer, protocol: str, prefix: str) -> 
 def test_create_backend_refuses_bad_options(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         create_backend(parameters("localhost:1", **options))
+
+
+def test_a_run_id_too_long_for_a_key_is_refused(http: EtcdHttp) -> None:
+    with pytest.raises(ValueError, match="too long a name: 1001 bytes"):
+        EtcdRendezvousBackend(http, "n" * 1001)
 
 
 def test_several_endpoints(etcd_server: EtcdServer) -> None:

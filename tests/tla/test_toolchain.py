@@ -37,6 +37,17 @@ def test_java_by_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_java() == toolchain.Java(embedded.path, "environment JAVA", embedded.version)
 
 
+def test_a_relative_java_is_a_file_here_and_not_one_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    script(elsewhere / "java", "echo 'version \"18\"' >&2")
+    here = script(tmp_path / "java", "echo 'version \"17\"' >&2")
+    monkeypatch.setenv("PATH", f"{elsewhere}:/bin:/usr/bin")
+    monkeypatch.setenv("JAVA", "java")
+    monkeypatch.chdir(tmp_path)
+    assert find_java() == toolchain.Java(here, "environment JAVA", "17")
+
+
 def test_java_on_path_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = script(tmp_path / "java", "echo 'openjdk version \"17.0.2\" 2022-01-18' >&2")
     monkeypatch.setattr(toolchain, "_package_directory", lambda name: None)
