@@ -140,6 +140,15 @@ def test_a_childs_end_is_not_its_parents(
     assert not member.standing().stale
 
 
+def test_what_a_child_keeps_its_own_keeper_renews(member: EtcdRendezvous) -> None:
+    def held() -> bool:
+        driver = member._driver
+        driver._keep(tuple(driver._tickets))
+        return bool(driver._tickets) and set(driver._tickets.values()) <= set(KEEPER._held)
+
+    assert in_fork(held) == "True"
+
+
 def test_a_child_that_meets_does_not_make_its_parent_leave(member: EtcdRendezvous, http: EtcdHttp) -> None:
     lease = member._worker.lease
     assert lease is not None
