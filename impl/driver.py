@@ -114,17 +114,18 @@ class Driver:
             logger.warning("%s, while %s; trying again", error, machine.reason(self.rules, worker))
             time.sleep(max(0.0, min(PAUSE, until - time.monotonic())))
             return None
-        self._pace(reply)
+        self._pace(reply, until)
         return reply
 
-    def _pace(self, reply: etcd.Reply | None) -> None:
+    def _pace(self, reply: etcd.Reply | None, until: float) -> None:
         """After a refused compare-and-swap, wait a little longer each time: the others are at it, too."""
         if reply != etcd.Failed(etcd.COMPARE_FAILED):
             if isinstance(reply, etcd.Snapshot | etcd.Listing):
                 self._refusals = 0
             return
         self._refusals = min(self._refusals + 1, 8)
-        time.sleep(random.uniform(0, 0.002 * 2**self._refusals))
+        pause = random.uniform(0, 0.002 * 2**self._refusals)
+        time.sleep(max(0.0, min(pause, until - time.monotonic())))
 
     def _moved(self, worker: Worker, on_step: Callable[[Worker], None]) -> Worker:
         self._keep(machine.leases(self.rules, worker))

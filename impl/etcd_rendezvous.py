@@ -260,6 +260,8 @@ class EtcdRendezvous:
         with _rendezvous_errors(f"run {self._run_id!r}"):
             while True:
                 reply = self._asking.once(requests.Get(node), deadline)
+                if reply == requests.Done(None):
+                    raise RendezvousStateError(f"extra data: {node} is a directory")
                 text = reply.value if isinstance(reply, requests.Done) else None
                 data = _extra_data(text)
                 if data.get(key) == value:

@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import IO, TYPE_CHECKING, Any
 
 from rallypoint.impl.etcd_http import bracketed
@@ -124,7 +125,7 @@ def _ask(path: str, question: str) -> str:
             text=True,
             errors="replace",
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, TimeoutExpired) as error:
         raise UnusableError("cannot run etcd", path, f"name another one by {BINARY_VARIABLE} ({error})") from error
     return done.stdout
 
@@ -165,7 +166,7 @@ def stop_etcd(subprocess: subprocess.Popen[Any] | None, data_dir: str | None = N
         subprocess.terminate()
         try:
             subprocess.wait(STOP_BOUND)
-        except Exception:  # the module's name is taken by the parameter, which has the name that callers use
+        except TimeoutExpired:
             subprocess.kill()
             subprocess.wait(STOP_BOUND)
     if data_dir:
@@ -342,9 +343,9 @@ class EtcdServer:
         """Stop etcd in its tracks (SIGSTOP), as a machine that hangs does; returns when it has stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         deadline = time.monotonic() + STOP_BOUND
-        while sys.platform == "linux" and time.monotonic() < deadline:
-            if ") T " in Path(f"/proc/{self.pid}/stat").read_text():
-                return
+        while sys.platform == "linux" and ") T " not in Path(f"/proc/{self.pid}/stat").read_text():
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"etcd (process {self.pid}) did not stop within {STOP_BOUND} s of SIGSTOP")
             time.sleep(0.001)
 
     def resume(self) -> None:

@@ -19,6 +19,7 @@ import pytest
 from rallypoint.impl.etcd_http import EtcdHttp, joined_key
 from rallypoint.impl.etcd_rendezvous import OPTIONS, EtcdRendezvous, EtcdRendezvousHandler, create_rdzv_handler
 from rallypoint.impl.etcd_server import EtcdServer, find_free_port
+from rallypoint.model.etcd import COMPARE_FAILED, Failed
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -178,6 +179,22 @@ def test_foreign_extra_data_is_a_state_error(make: Make, http: EtcdHttp, prefix:
         run.store_extra_data(version, "a", "1")
     with pytest.raises(RendezvousStateError, match="extra data is"):
         run.load_extra_data(version, "a", 1)
+
+
+def test_a_directory_in_place_of_the_extra_data_is_told_at_once(make: Make, prefix: str, http: EtcdHttp) -> None:
+    handler = make()
+    http.call("PUT", joined_key(prefix, "run_job/rdzv/v_1/extra_data"), {"dir": "true"}, time.monotonic() + 5)
+    with pytest.raises(RendezvousStateError, match="is a directory"):
+        handler._rdzv_impl.store_extra_data("1", "a", "1")
+
+
+def test_the_pause_after_a_refusal_does_not_outlast_the_deadline(make: Make) -> None:
+    driver = make()._rdzv_impl._driver
+    driver._refusals = 8
+    started = time.monotonic()
+    for _ in range(20):
+        driver._pace(Failed(COMPARE_FAILED), started)
+    assert time.monotonic() - started < 0.3
 
 
 @pytest.mark.parametrize(

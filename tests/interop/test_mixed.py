@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rallypoint.defects.stage import OURS, UPSTREAM, Attempt, Side, becomes
 from rallypoint.impl.etcd_server import EtcdServer
-from torch.distributed.elastic.rendezvous import RendezvousClosedError
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError
 from torch.distributed.elastic.rendezvous import etcd_rendezvous as theirs
 
 # Upstream's thread for the run's directory dies at once on etcd 3.5 (defect L-A).
@@ -91,7 +91,7 @@ def run(etcd_server: EtcdServer, prefix: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(theirs, "CONST_WORKER_KEEPALIVE_TTL", KEEP_ALIVE)
     one = Run(etcd_server, prefix)
     yield one
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(RendezvousError):
         one.worker(OURS, 1, 1).set_closed()  # whoever still waits stops
     for handler in one.handlers:
         silence(handler)
