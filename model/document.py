@@ -3,8 +3,8 @@
 May live here: what the JSON text under ``active_version`` means and how it may change. Must not live here: who asks,
 when, or with which request; that is ``worker.py``.
 
-The wire format is PyTorch's own (``torch.distributed.elastic.rendezvous.etcd_rendezvous``), plus three optional
-fields that PyTorch's workers carry along unread: ``creator``, ``owners`` and ``waiters``. Fields that nobody here
+The wire format is PyTorch's own (``torch.distributed.elastic.rendezvous.etcd_rendezvous``), plus four optional
+fields that PyTorch's workers carry along unread: ``creator``, ``bounds``, ``owners`` and ``waiters``. Fields that nobody here
 knows survive every transition. Every transition takes and returns a ``Document``; a transition that the status does
 not allow is a ValueError.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 SETUP = "setup"
@@ -53,6 +54,7 @@ TRANSITIONS = (
     Transition(JOINABLE, "close", CLOSED, "as above"),
     Transition(FROZEN, "close", CLOSED, "as above"),
     Transition(FINAL, "close", CLOSED, "as above; members finish their work"),
+    Transition(CLOSED, "expire", ABSENT, "the run id may be used again, 2 h after the close"),
 )
 """The whole protocol, as seen from the document. Diagrams are drawn from it; the explorer is checked against it."""
 
@@ -63,7 +65,10 @@ class BrokenDocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The rendezvous document. A field that the wire text does not have is None."""
+    """The rendezvous document. A field that the wire text does not have is None.
+
+    ``bounds``: min and max of the workers that the version was opened for.
+    """
 
     status: str
     version: int | None = None
@@ -71,6 +76,7 @@ class Document:
     keep_alives: tuple[str, ...] | None = None
     num_workers_waiting: int | None = None
     creator: str | None = None
+    bounds: tuple[int, int] | None = None
     owners: tuple[tuple[int, str], ...] | None = None
     waiters: tuple[str, ...] | None = None
     extra: tuple[tuple[str, str], ...] = ()
@@ -107,6 +113,15 @@ def _owners(fields: dict[str, Any]) -> tuple[tuple[int, str], ...] | None:
     return tuple(sorted((int(rank), owner) for rank, owner in value.items()))
 
 
+def _bounds(fields: dict[str, Any]) -> tuple[int, int] | None:
+    value = _list(fields, "bounds", int)
+    if value is None:
+        return None
+    if len(value) != 2 or not 1 <= value[0] <= value[1]:
+        raise _broken(f"bounds is {list(value)}, not [min, max]")
+    return value[0], value[1]
+
+
 def is_number(text: str) -> bool:
     """Decimal text of a count; longer ones than any count are refused, and would make int() raise."""
     return len(text) <= 18 and text.isascii() and text.isdecimal()
@@ -128,6 +143,7 @@ def _text(fields: dict[str, Any], name: str) -> str | None:
     return value
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> Document:
     """Read the wire text. BrokenDocumentError if it is not a document that the protocol can produce."""
     try:
@@ -146,6 +162,7 @@ def parse(text: str) -> Document:
         keep_alives=_list(fields, "keep_alives", str),
         num_workers_waiting=_int(fields, "num_workers_waiting"),
         creator=_text(fields, "creator"),
+        bounds=_bounds(fields),
         owners=_owners(fields),
         waiters=_list(fields, "waiters", str),
         extra=tuple(sorted((name, json.dumps(value)) for name, value in fields.items())),
@@ -160,8 +177,8 @@ def _check(document: Document) -> None:
             raise _broken(f"{document.status} without version or participants")
         if document.participants != tuple(range(len(document.participants))):
             raise _broken(f"participants are {list(document.participants)}, not 0, 1, 2, ...")
-    if document.status in (FROZEN, FINAL) and (document.keep_alives is None or not document.participants):
-        raise _broken(f"{document.status} without keep_alives or participants")
+    if document.status in (FROZEN, FINAL) and document.keep_alives is None:
+        raise _broken(f"{document.status} without keep_alives")
     if document.status == FINAL and document.num_workers_waiting is None:
         raise _broken("final without num_workers_waiting")
 
@@ -179,6 +196,8 @@ def render(document: Document) -> str:
         fields["num_workers_waiting"] = document.num_workers_waiting
     if document.creator is not None:
         fields["creator"] = document.creator
+    if document.bounds is not None:
+        fields["bounds"] = list(document.bounds)
     if document.owners is not None:
         fields["owners"] = {str(rank): owner for rank, owner in document.owners}
     if document.waiters is not None:
@@ -197,9 +216,9 @@ def setup(creator: str | None) -> Document:
     return Document(SETUP, creator=creator)
 
 
-def publish(version: int, owned: bool) -> Document:
-    """Version ``version`` is open, nobody is in. ``owned``: slots carry the ids of those who took them."""
-    return Document(JOINABLE, version=version, participants=(), owners=() if owned else None)
+def publish(version: int, bounds: tuple[int, int] | None) -> Document:
+    """Version ``version`` is open, nobody is in. ``bounds``: min and max of its workers, for others to compare."""
+    return Document(JOINABLE, version=version, participants=(), bounds=bounds)
 
 
 def size(document: Document) -> int:

@@ -10,7 +10,7 @@ documentation. A request is applied at one instant (etcd is linearizable for the
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 NOT_FOUND = 100
@@ -114,7 +114,8 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Wait until ``key`` no longer holds ``seen`` (None: is absent), or one of ``alive`` is gone; then read both.
+    """Wait until ``key`` no longer holds ``seen`` (None: is absent), one of ``alive`` is gone, or ``until`` is there; then
+    read all.
 
     Stands for a watch followed by a read. A watch that returns early changes nothing (the request is repeated), so
     only the two causes are steps; see ``enabled``.
@@ -123,6 +124,7 @@ class Await:
     key: str
     seen: str | None
     alive: tuple[str, ...] = ()
+    until: str | None = None
 
 
 Request: TypeAlias = Get | Create | Put | Cas | CasIndex | Cad | Delete | Mkdir | Refresh | List | Await
@@ -138,9 +140,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Etcd refused; ``code`` is its error code."""
+    """Etcd refused; ``code`` is its error code, ``index`` its index at that moment, which makes no difference between
+    two refusals."""
 
     code: int
+    index: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +156,12 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Answer to ``Await``: the value (None: absent); if it is still ``seen``, those of ``alive`` that are gone."""
+    """Answer to ``Await``: the value (None: absent); if it is still ``seen``, those of ``alive`` that are gone; and
+    whether ``until`` is there."""
 
     value: str | None
     missing: tuple[str, ...]
+    found: bool = False
 
 
 Reply: TypeAlias = Done | Failed | Listing | Snapshot
@@ -226,7 +232,8 @@ def enabled(store: Store, request: Request) -> bool:
     """All requests are answered at once, except a wait whose condition does not hold yet."""
     if not isinstance(request, Await):
         return True
-    return store.value(request.key) != request.seen or any(store.get(key) is None for key in request.alive)
+    reply = _snapshot(store, request)
+    return reply.value != request.seen or bool(reply.missing) or reply.found
 
 
 def apply(store: Store, request: Request) -> tuple[Store, Reply]:
@@ -237,17 +244,17 @@ def apply(store: Store, request: Request) -> tuple[Store, Reply]:
     if isinstance(request, Create | Put | Mkdir):
         return _apply_write(store, request, node)
     if node is None:
-        return store, Failed(NOT_A_DIRECTORY if _blocked(store, request.key) else NOT_FOUND)
+        return store, Failed(NOT_A_DIRECTORY if _blocked(store, request.key) else NOT_FOUND, store.index)
     if isinstance(request, Get):
         return store, Done(node.value)
     if isinstance(request, List):
         return _list(store, request, node)
     if node.is_dir:
-        return store, Failed(NOT_A_FILE)
+        return store, Failed(NOT_A_FILE, store.index)
     if isinstance(request, Cas | Cad) and node.value != request.prev:
-        return store, Failed(COMPARE_FAILED)
+        return store, Failed(COMPARE_FAILED, store.index)
     if isinstance(request, CasIndex) and node.modified != request.prev_index:
-        return store, Failed(COMPARE_FAILED)
+        return store, Failed(COMPARE_FAILED, store.index)
     if isinstance(request, Cas | CasIndex):
         return _write(store, request.key, request.value, request.ttl is not None), Done(request.value)
     if isinstance(request, Refresh):
@@ -257,19 +264,20 @@ def apply(store: Store, request: Request) -> tuple[Store, Reply]:
 
 def _snapshot(store: Store, request: Await) -> Snapshot:
     value = store.value(request.key)
+    found = request.until is not None and store.get(request.until) is not None
     if value != request.seen:
-        return Snapshot(value, ())
-    return Snapshot(value, tuple(key for key in request.alive if store.get(key) is None))
+        return Snapshot(value, (), found)
+    return Snapshot(value, tuple(key for key in request.alive if store.get(key) is None), found)
 
 
 def _apply_write(store: Store, request: Create | Put | Mkdir, node: Node | None) -> tuple[Store, Reply]:
     if _blocked(store, request.key):
-        return store, Failed(NOT_A_DIRECTORY)
+        return store, Failed(NOT_A_DIRECTORY, store.index)
     if isinstance(request, Put):
         if node is not None and node.is_dir:
-            return store, Failed(NOT_A_FILE)
+            return store, Failed(NOT_A_FILE, store.index)
     elif node is not None:
-        return store, Failed(ALREADY_EXISTS)
+        return store, Failed(ALREADY_EXISTS, store.index)
     if isinstance(request, Mkdir):
         return _write(store, request.key, None, False), Done(None)
     return _write(store, request.key, request.value, request.ttl is not None), Done(request.value)
@@ -292,9 +300,9 @@ def expire(store: Store, key: str) -> Store:
     return _delete(store, key)
 
 
-def forget_indices(store: Store) -> Store:
-    """The same key space with all indices 0.
+def forget_indices(store: Store, floor: int = 0) -> Store:
+    """The same key space with the indices of all keys 0, and etcd's index ``floor``.
 
     Exact for searches over protocols that never compare by index: stores that differ only in indices answer alike.
     """
-    return Store(tuple((key, replace(node, modified=0)) for key, node in store.nodes), 0)
+    return Store(tuple((key, Node(node.value, node.ttl) if node.modified else node) for key, node in store.nodes), floor)

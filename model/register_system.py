@@ -175,12 +175,14 @@ Check: TypeAlias = Callable[[Config, State], bool]
 class Exploration:
     """What a search found. ``depth``: levels, the initial state being level 1.
 
-    ``violations``: per violated invariant, a shortest run to a state in which it does not hold.
+    ``violations``: per violated invariant, a shortest run to a state in which it does not hold. ``complete``: every
+    reachable state was visited.
     """
 
     states: int = 0
     edges: int = 0
     depth: int = 0
+    complete: bool = True
     violations: dict[str, tuple[Step, ...]] = field(default_factory=dict)
     actions: dict[str, int] = field(default_factory=dict)
 
@@ -189,15 +191,19 @@ def explore(
     config: Config,
     checks: Mapping[str, Check] | None = None,
     *,
+    max_states: int = 500_000,
     on_edge: Callable[[State, str, State], None] | None = None,
 ) -> Exploration:
-    """Visit every reachable state, breadth first."""
+    """Visit every reachable state, breadth first. More than ``max_states`` end the search, ``complete`` False."""
     found, unbroken = Exploration(), dict(checks or {})
     start = initial(config)
     came: dict[State, tuple[State, Step] | None] = {start: None}
     level = {start: 1}
     queue = deque([start])
     while queue:
+        if len(came) > max_states:
+            found.complete = False
+            break
         state = queue.popleft()
         found.depth = max(found.depth, level[state])
         for name in [name for name, check in unbroken.items() if not check(config, state)]:

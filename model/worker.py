@@ -4,18 +4,15 @@ May live here: every decision of a participant. Must not live here: performing a
 clock: time arrives as the events ``last_call_over`` and ``deadline``; a lost reply arrives as the answer to the
 repeated request. Three drivers run it: the explorer, hypothesis, and ``impl/driver.py`` on a real etcd.
 
-``want(rules, worker)`` is the next request, ``step(rules, worker, reply)`` the worker after its reply,
-``happen(rules, worker, event)`` the worker after an event, ``held(worker)`` the key whose lease must be kept alive,
-``reason(rules, worker)`` what it waits for, in words.
-
-``Rules(min, max)`` are the HARDENED rules, which run; ``upstream(rules)`` is what PyTorch's own class does, defects
-included.
+``want(rules, worker)`` is the next request, ``step(rules, worker, reply)`` the worker after its reply; one function
+per event gives the worker after it; ``leases(rules, worker)`` is what must be kept alive, ``reason(rules, worker)``
+what it waits for, in words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rallypoint.model import document as docs
@@ -39,52 +36,43 @@ from rallypoint.model.etcd import (
     Request,
     Snapshot,
 )
+from rallypoint.model.rules import HARDENING, Rules, active, counter, directory, upstream, without
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The parameters of a run and the rules that differ between variants.
-
-    ``root``: the etcd directory of the run's rendezvous, without trailing slash. TTLs in seconds.
-    The switches from ``owned_slots`` on are hardenings: each removes upstream defects (named behind it).
-    ``reread`` is PyTorch's habit to read the document again before each compare-and-swap and after each own write.
-    """
-
-    min_workers: int
-    max_workers: int
-    root: str = ""
-    setup_ttl: float = 5
-    joinable_ttl: float = 10
-    frozen_ttl: float = 10
-    keep_alive_ttl: float = 10
-    reread: bool = False
-    owned_slots: bool = True  # L-J
-    idempotent_confirm: bool = True  # L-K
-    counted_once: bool = True  # L-B, L-C, L-M
-    races_not_fatal: bool = True  # L-L, L-O
-    leave_at_once: bool = True  # L-P
-    early_lease: bool = True  # L-N
-    told_when_stale: bool = True  # L-W
-    closing_always_closes: bool = True  # L-D
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_workers <= self.max_workers:
-            raise ValueError(f"min_workers={self.min_workers}, max_workers={self.max_workers}: must be 1 <= min <= max")
-        if self.early_lease and not self.owned_slots:
-            raise ValueError("early_lease needs owned_slots: the keep-alive is found through the slot's owner")
-
-
-HARDENING = tuple(field.name for field in fields(Rules) if field.type == "bool" and field.name != "reread")
-
-
-def without(rules: Rules, *switches: str, reread: bool = False) -> Rules:
-    """The same rules with some hardenings switched off."""
-    return Rules(**{**asdict(rules), **dict.fromkeys(switches, False), "reread": reread})
-
-
-def upstream(rules: Rules) -> Rules:
-    """The same parameters under PyTorch's rules."""
-    return without(rules, *HARDENING, reread=True)
+__all__ = [  # the names of the rules as well: who runs a worker needs both
+    "ENDED",
+    "HARDENING",
+    "MEMBER",
+    "TABLE",
+    "Lease",
+    "Row",
+    "Rules",
+    "Standing",
+    "Worker",
+    "active",
+    "address",
+    "counter",
+    "crash",
+    "cut_off",
+    "deadline",
+    "directory",
+    "fresh",
+    "introduce",
+    "keep_alive",
+    "last_call_over",
+    "leases",
+    "notice",
+    "owns_last_call",
+    "reason",
+    "reenter",
+    "standing",
+    "start_closing",
+    "step",
+    "upstream",
+    "waiter_key",
+    "waiting",
+    "want",
+    "without",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +80,8 @@ class Worker:
     """One participant. ``id`` names one attempt to meet: a restart and a re-entry get a new one.
 
     ``pc`` says which request is next (see ``TABLE``) or how the attempt ended (``ENDED``). ``seen`` is the document
-    text that the next compare-and-swap compares with. ``lease`` is the key that this worker keeps alive.
+    text that the next compare-and-swap compares with. ``lease`` is the key that this worker keeps alive. ``mixed``: its
+    version has members that do not watch the keep-alives of the others, as PyTorch's do not.
     """
 
     id: str
@@ -102,22 +91,11 @@ class Worker:
     rank: int | None = None
     world: int | None = None
     lease: str | None = None
+    mixed: bool = False
 
 
 MEMBER = "member"
-ENDED = (MEMBER, "closed", "timed_out", "fatal", "crashed")
-
-
-def active(rules: Rules) -> str:
-    return rules.root + "/active_version"
-
-
-def counter(rules: Rules) -> str:
-    return rules.root + "/version_counter"
-
-
-def directory(rules: Rules, version: int | None) -> str:
-    return f"{rules.root}/v_{version}"
+ENDED = (MEMBER, "closed", "timed_out", "mismatch", "fatal", "crashed")
 
 
 def keep_alive(rules: Rules, worker: Worker) -> str:
@@ -129,6 +107,12 @@ def keep_alive(rules: Rules, worker: Worker) -> str:
 
 def waiter_key(rules: Rules, worker: Worker) -> str:
     return f"{directory(rules, worker.version)}/waiter_{worker.id}"
+
+
+def address(rules: Rules, worker: Worker) -> str:
+    """Where rank 0 publishes its address; stands for the two keys in the version's store that torch's own function
+    writes and reads."""
+    return f"{directory(rules, worker.version)}/address"
 
 
 def _seen(worker: Worker) -> str:
@@ -216,15 +200,21 @@ def _outside(rules: Rules, worker: Worker, text: str, document: Document) -> Wor
     here = replace(worker, version=document.version)
     if worker.lease not in (None, (waiter_key if document.status == FINAL else keep_alive)(rules, here)):
         return _enter(rules, worker)
-    if document.status == FINAL:
-        if not docs.covered(document):
-            return _at(worker, "destroy", seen=text, version=document.version)
+    if document.status == FINAL and not docs.covered(document):
+        return _at(worker, "destroy", seen=text, version=document.version)
+    foreign = _foreign(rules, document)
+    if document.status == FINAL or (foreign and docs.size(document)):
         return _at(worker, "alive", seen=text, version=document.version)
-    if document.status == JOINABLE and docs.size(document) < rules.max_workers:
+    if document.status == JOINABLE and docs.size(document) < rules.max_workers and not foreign:
         if rules.reread:
             return _at(worker, "join_read", version=document.version)
         return _to_join(rules, worker, text, document)
     return _at(worker, "wait", seen=text)
+
+
+def _foreign(rules: Rules, document: Document) -> bool:
+    """The version was opened for other numbers of workers: nobody would know when it is full (L-Q, L-R)."""
+    return rules.bounds_agreed and document.bounds not in (None, (rules.min_workers, rules.max_workers))
 
 
 def _to_join(rules: Rules, worker: Worker, text: str, document: Document) -> Worker:
@@ -241,7 +231,11 @@ def _met(rules: Rules, worker: Worker, document: Document) -> Worker:
     """The document is final and this worker has a slot in it."""
     if rules.idempotent_confirm and not (docs.covered(document) and _confirmed(rules, worker, document)):
         return _at(worker, "destroy", seen=worker.seen, version=worker.version)
-    return _at(worker, MEMBER, version=worker.version, rank=worker.rank, world=docs.size(document))
+    mixed = rules.owned_slots and len(document.owners or ()) < docs.size(document)
+    member = _at(
+        worker, MEMBER, version=worker.version, rank=worker.rank, world=docs.size(document), mixed=mixed
+    )
+    return introduce(member) if rules.bootstrap else member
 
 
 # --- PyTorch's phases: only the expected document lets a worker go on -------------------------------------------
@@ -328,16 +322,27 @@ def _missing(reply: Reply) -> tuple[str, ...]:
     return reply.missing if isinstance(reply, Snapshot) else ()
 
 
+def _init(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return _at(worker, "create")
+
+
 def _create(rules: Rules, worker: Worker, reply: Reply) -> Worker:
     return _at(worker, "counter" if isinstance(reply, Done) else "read")
 
 
 def _counter(rules: Rules, worker: Worker, reply: Reply) -> Worker:
-    if not isinstance(reply, Done):
-        return _at(worker, "fatal")
+    if isinstance(reply, Failed):
+        return _at(worker, "recount", version=reply.index) if rules.counter_restored else _at(worker, "fatal")
+    assert isinstance(reply, Done)
     if reply.value is None or not docs.is_number(reply.value):
         raise docs.BrokenDocumentError(f"not a rendezvous document: the version counter holds {reply.value!r}")
     return _at(worker, "bump", version=int(reply.value) + 1)
+
+
+def _recount(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    if isinstance(reply, Done):
+        return _at(worker, "bump", version=(worker.version or 0) + 1)
+    return _at(worker, "counter")
 
 
 def _bump(rules: Rules, worker: Worker, reply: Reply) -> Worker:
@@ -413,8 +418,10 @@ def _alive(rules: Rules, worker: Worker, reply: Reply) -> Worker:
         return _enter(rules, worker)
     keys = reply.keys if isinstance(reply, Listing) else ()
     document = docs.parse(_seen(worker))
-    if any(key not in keys for key in document.keep_alives or ()):
+    if any(key not in keys for key in _watched(rules, document)):
         return _at(worker, "destroy", seen=worker.seen, version=worker.version)
+    if _foreign(rules, document):
+        return _at(worker, "mismatch", seen=worker.seen, version=worker.version)
     if rules.reread or (document.waiters is not None and worker.id in document.waiters):
         return _at(worker, "monitor", seen=worker.seen, version=worker.version)
     pc = "queue" if rules.counted_once and worker.lease is None else "announce"
@@ -445,6 +452,24 @@ def _leave(rules: Rules, worker: Worker, reply: Reply) -> Worker:
 
 def _withdraw(rules: Rules, worker: Worker, reply: Reply) -> Worker:
     return _at(replace(worker, lease=None), "timed_out")
+
+
+def _publish_address(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    return replace(worker, pc=MEMBER)
+
+
+def _await_address(rules: Rules, worker: Worker, reply: Reply) -> Worker:
+    assert isinstance(reply, Snapshot)
+    if reply.found:
+        return replace(worker, pc=MEMBER, seen=None)
+    if not rules.address_watched:
+        return worker if reply.value is None else replace(worker, pc=MEMBER, seen=None)
+    document = _read(reply.value)
+    if document is not None and document.status == CLOSED:
+        return _at(worker, "closed", version=worker.version)
+    if _expected(worker, document, FINAL) and not reply.missing:
+        return replace(worker, seen=reply.value)
+    return reenter(rules, worker, worker.id)
 
 
 def _wait(rules: Rules, worker: Worker, reply: Reply) -> Worker:
@@ -494,7 +519,8 @@ def _want_bump(rules: Rules, worker: Worker) -> Request:
 
 def _want_publish(rules: Rules, worker: Worker) -> Request:
     assert worker.version is not None
-    text = docs.render(docs.publish(worker.version, rules.owned_slots))
+    bounds = (rules.min_workers, rules.max_workers) if rules.bounds_agreed else None
+    text = docs.render(docs.publish(worker.version, bounds))
     return Cas(active(rules), _setup_text(rules, worker), text)
 
 
@@ -528,13 +554,25 @@ def _want_await(rules: Rules, worker: Worker) -> Request:
     return Await(active(rules), _seen(worker), _watched(rules, docs.parse(_seen(worker))))
 
 
+def _want_address(rules: Rules, worker: Worker) -> Request:
+    if not rules.address_watched:
+        return Await(address(rules, worker), None)
+    watched = () if worker.seen is None else _watched(rules, docs.parse(worker.seen))
+    return Await(active(rules), worker.seen, watched, address(rules, worker))
+
+
 def _want_delete(rules: Rules, worker: Worker) -> Request:
     assert worker.lease is not None
     return Delete(worker.lease)
 
 
 def _want_close(rules: Rules, worker: Worker) -> Request:
-    return Cas(active(rules), _seen(worker), docs.render(docs.close(docs.parse(_seen(worker)))))
+    text = docs.render(docs.close(docs.parse(_seen(worker))))
+    return Cas(active(rules), _seen(worker), text, _closed_ttl(rules))
+
+
+def _closed_ttl(rules: Rules) -> float | None:
+    return rules.closed_ttl if rules.closed_expires else None
 
 
 class Row(NamedTuple):
@@ -547,6 +585,7 @@ class Row(NamedTuple):
 
 
 TABLE: dict[str, Row] = {
+    "init": Row("InitCounter", lambda r, w: Create(counter(r), "0"), _init, "making the version counter"),
     "create": Row(
         "Create",
         lambda r, w: Create(active(r), _setup_text(r, w), r.setup_ttl),
@@ -558,6 +597,12 @@ TABLE: dict[str, Row] = {
         "Wait", lambda r, w: Await(active(r), _seen(w)), _wait, "waiting until the version in the making can be joined"
     ),
     "counter": Row("ReadCounter", lambda r, w: Get(counter(r)), _counter, "reading the version counter"),
+    "recount": Row(
+        "Recount",
+        lambda r, w: Create(counter(r), str(w.version)),
+        _recount,
+        "making the version counter, above every number that was ever used",
+    ),
     "bump": Row("Bump", _want_bump, _bump, "taking the next version number"),
     "mkdir": Row(
         "MakeDirectory", lambda r, w: Mkdir(directory(r, w.version)), _mkdir, "making the version's directory"
@@ -595,12 +640,22 @@ TABLE: dict[str, Row] = {
     ),
     "monitor": Row("Monitor", _want_await, _waits(_on_monitor), "waiting for the running version to end"),
     "destroy": Row("Destroy", lambda r, w: Cad(active(r), _seen(w)), _destroy, "removing a version that is void"),
+    "publish_address": Row(
+        "PublishAddress",
+        lambda r, w: Put(address(r, w), w.id),
+        _publish_address,
+        "publishing the address of rank 0",
+    ),
+    "await_address": Row("AwaitAddress", _want_address, _await_address, "waiting for the address of rank 0"),
     "leave": Row("Leave", _want_delete, _leave, "giving up the old lease"),
     "withdraw": Row("Withdraw", _want_delete, _withdraw, "giving up after the timeout"),
     "close_read": Row("CloseRead", _want_get, _close_read, "looking at the current version to close it"),
     "close": Row("Close", _want_close, _close, "closing the run"),
     "close_create": Row(
-        "CloseCreate", lambda r, w: Create(active(r), docs.render(docs.close(None))), _close, "closing an empty run"
+        "CloseCreate",
+        lambda r, w: Create(active(r), docs.render(docs.close(None)), _closed_ttl(r)),
+        _close,
+        "closing an empty run",
     ),
 }
 """The worker's table: state of the machine -> request, reaction, description."""
@@ -631,18 +686,51 @@ def last_call_over(worker: Worker) -> Worker:
 
 def deadline(rules: Rules, worker: Worker) -> Worker:
     """The time for the whole rendezvous is up: leave no trace, then give up (at once if that takes too long, too)."""
+    if worker.pc == "await_address" and not rules.address_watched:
+        return replace(worker, pc="fatal")
     if worker.lease is not None and rules.leave_at_once and worker.pc != "withdraw":
         return _at(worker, "withdraw")
     return _at(replace(worker, lease=None), "timed_out")
 
 
+def fresh(rules: Rules, new_id: str) -> Worker:
+    """A worker that has done nothing yet."""
+    return Worker(new_id, "init" if rules.reread else "create")
+
+
 def reenter(rules: Rules, worker: Worker, new_id: str) -> Worker:
-    """A member starts over (its agent called next_rendezvous again), under a new id."""
-    return _enter(rules, replace(worker, id=new_id))
+    """A member starts over (its agent called next_rendezvous again), under a new id.
+
+    In a mixed version it only stops to renew its keep-alive: until that has run out, PyTorch's members can count it
+    among the waiting; once it is gone, nothing ever tells them (L-W).
+    """
+    return _enter(rules, replace(worker, id=new_id, lease=None if worker.mixed else worker.lease))
+
+
+def introduce(worker: Worker) -> Worker:
+    """A member goes on to agree on the address of rank 0."""
+    return replace(worker, pc="publish_address" if worker.rank == 0 else "await_address")
 
 
 def start_closing(worker: Worker) -> Worker:
     return _at(worker, "close_read")
+
+
+def notice(rules: Rules, worker: Worker, text: str | None) -> Worker:
+    """A member has looked at the document. Once it has seen its version closed, nothing calls it back to meet again,
+    also when the closed mark has run out."""
+    document = None if text is None else docs.parse(text)
+    if worker.pc == MEMBER and rules.closed_expires and _expected(worker, document, CLOSED):
+        return _at(worker, "closed", version=worker.version)
+    return worker
+
+
+def cut_off(rules: Rules, worker: Worker) -> Worker:
+    """Etcd could not be reached for a while, and some request has failed. Ours is repeated; PyTorch's class starts
+    over (L-C), and stops to renew its keep-alive (L-V)."""
+    if worker.pc not in ENDED and rules.reread:
+        return _enter(rules, worker)
+    return worker if rules.tireless_leases else replace(worker, lease=None)
 
 
 def crash(worker: Worker) -> Worker:
@@ -683,19 +771,22 @@ def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ..
     """A member's view of its version, from the document and the keys of its version's directory.
 
     ``waiting`` > 0 tells the agent to call next_rendezvous again. A member whose version is gone or superseded, or has
-    lost a member, is told so by ``waiting`` = 1 and the reason; members of the
-    version that was closed are not, they finish their work. PyTorch's rule: it counts the waiting workers of whatever
+    lost a member, is told so by ``waiting`` = 1 and the reason; members of the version that was closed are not, they
+    finish their work. Nobody is told of workers for whom there is no room. PyTorch's rule: it counts the waiting workers of whatever
     version is current, else reads 0.
     """
     document = None if text is None else docs.parse(text)
     status = docs.ABSENT if document is None else document.status
+    if worker.pc == "closed":
+        return Standing(0, False, "")
     if document is not None and status == FINAL and (document.version == worker.version or not rules.told_when_stale):
         lost = [key for key in document.keep_alives or () if key not in keys] if rules.told_when_stale else []
         if lost:
             return Standing(
                 1, True, f"the keep-alive of {lost[0]} is gone: version {document.version} has lost a member"
             )
-        count = waiting(rules, document, keys)
+        full = rules.spares_parked and docs.size(document) >= rules.max_workers
+        count = 0 if full else waiting(rules, document, keys)
         return Standing(count, False, f"{count} workers wait to be let in" if count else "")
     if not rules.told_when_stale:
         return Standing(0, False, "")
@@ -716,6 +807,12 @@ def waiting(rules: Rules, document: Document, keys: tuple[str, ...]) -> int:
 
 def reason(rules: Rules, worker: Worker) -> str:
     """What the worker waits for, for logs, errors and status pages."""
+    if worker.pc == "mismatch":
+        lowest, highest = docs.parse(_seen(worker)).bounds or (0, 0)
+        return (
+            f"version {worker.version} is for {lowest} to {highest} workers, this one asks for "
+            f"{rules.min_workers} to {rules.max_workers}"
+        )
     if worker.pc in ENDED:
         return worker.pc
     about = TABLE[worker.pc].about

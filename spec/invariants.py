@@ -59,8 +59,11 @@ def world_agree(config: Config, state: State) -> bool:
 
 def world_bounds(config: Config, state: State) -> bool:
     """min <= world size <= max."""
-    rules = config.rules
-    return all(rules.min_workers <= (worker.world or 0) <= rules.max_workers for worker in _members(state))
+    for worker in _members(state):
+        rules = system.rules_of(config, worker)
+        if not rules.min_workers <= (worker.world or 0) <= rules.max_workers:
+            return False
+    return True
 
 
 def final_all_confirmed(config: Config, state: State) -> bool:
@@ -79,7 +82,7 @@ def one_live_version(config: Config, state: State) -> bool:
     newest = max(worker.version or 0 for worker in members)
     text = state.store.value(machine.active(config.rules))
     return all(
-        machine.standing(config.rules, worker, text, _keys(config, state, worker.version)).waiting > 0
+        machine.standing(system.rules_of(config, worker), worker, text, _keys(config, state, worker.version)).waiting > 0
         for worker in members
         if worker.version != newest
     )
@@ -112,6 +115,44 @@ WAITING = ("announce_read", "announce", "queue", "monitor_read", "alive", "monit
 """Where a worker stands while it waits behind a running version."""
 
 
+def told_if_room(config: Config, state: State) -> bool:
+    """A member of ours that is told of waiting workers has room for one, or its version is over anyway."""
+    document = system.document(config.rules, state.store)
+    text = state.store.value(machine.active(config.rules))
+    for worker in _members(state):
+        rules = system.rules_of(config, worker)
+        if document is None or document.version != worker.version or document.status != docs.FINAL:
+            continue
+        if config.theirs and system.slot_of(worker) in config.theirs:
+            continue
+        keys = _keys(config, state, document.version)
+        void = any(key not in keys for key in document.keep_alives or ())
+        told = machine.standing(rules, worker, text, keys).waiting > 0
+        if told and not void and docs.size(document) >= rules.max_workers:
+            return False
+    return True
+
+
+def one_slot_each(config: Config, state: State) -> bool:
+    """An attempt to meet takes one slot at most: no more participants than attempts, no owner twice."""
+    document = system.document(config.rules, state.store)
+    if document is None:
+        return True
+    attempts = sum(int(worker.id.partition(".")[2] or 0) + 1 for worker in state.workers)
+    owners = [owner for _, owner in document.owners or ()]
+    return docs.size(document) <= attempts and len(owners) == len(set(owners))
+
+
+def lease_kept(config: Config, state: State) -> bool:
+    """Unless a lease was lost early, or all keys, a member's keep-alive is there."""
+    if state.left.lost_leases < config.budget.lost_leases or state.left.lost_runs < config.budget.lost_runs:
+        return True
+    return all(
+        state.store.get(machine.keep_alive(system.rules_of(config, worker), worker)) is not None
+        for worker in _members(state)
+    )
+
+
 def no_fatal_race(config: Config, state: State) -> bool:
     """No worker gives up for a reason that is nobody's fault."""
     return all(worker.pc != "fatal" for worker in state.workers)
@@ -128,6 +169,9 @@ INVARIANTS: dict[str, Invariant] = {
     "VersionNeverReused": version_never_reused,
     "ClosedIsFinal": closed_is_final,
     "CountMatchesWaiters": count_matches_waiters,
+    "ToldIfRoom": told_if_room,
+    "OneSlotEach": one_slot_each,
+    "LeaseKept": lease_kept,
     "NoFatalRace": no_fatal_race,
 }
 """In the order of the design: types, safety of ranks and worlds, versions, closing, waiting, races."""

@@ -9,6 +9,7 @@ One ``[[config]]`` table per configuration of ``manifest.toml``; unknown keys ar
     about = "One paragraph: what happens here, and why it is worth a run."
     module = "MCRendezvous"            # the file MCRendezvous.tla
     time = "quick"                     # or "long"
+    without = ["early_lease"]          # optional: members that the set constant Rules has not, after all
     constants = { Min = 2, Owned = false, Rules = "UPSTREAM", Ranks = [0, 1] }   # a list is a set
     model_values = { Workers = ["w1", "w2"], Nobody = "Nobody" }                 # optional
     invariants = ["TypeOK", "RankUnique"]
@@ -168,6 +169,11 @@ def _config(entry: Mapping[str, Any], defaults: Mapping[str, Any], path: Path) -
     place = f"{path.name}: config {entry.get('name', '?')!r}"
     constants = {**_Table(defaults, place).table("constants"), **_Table(entry, place).table("constants")}
     table = _Table({**defaults, **entry, "constants": constants}, place)
+    for name in table.texts("without"):
+        rules = constants.get("Rules")
+        if not isinstance(rules, list) or name not in rules:
+            raise table.wrong(f"without {name!r}, which Rules does not have")
+        constants["Rules"] = [rule for rule in rules if rule != name]
     config = Config(
         spec_dir=path.parent,
         name=table.text("name"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -22,15 +23,18 @@ Verdict: TypeAlias = Literal["holds", "violated", "harness failed"]
 DEADLOCK = "deadlock"
 TEMPORAL = "temporal"
 """Stand-ins for a property's name. TLC does not say *which* liveness property failed: check one per run to know it."""
+UNNAMED = "something"
+"""The same for TLC's distributed server, which shows the end of a counterexample and never says to what."""
 
 _INITIAL_INVARIANT, _INITIAL_PROPERTY = 2107, 2108
 _SUCCESS, _TOTALS, _DEPTH, _FINISHED, _SIMULATION = 2193, 2199, 2194, 2186, 2188
 _PROGRESS, _SIMULATION_PROGRESS = 2200, 2209
 _COVERAGE_START, _COVERAGE, _COVERAGE_DETAIL = 2201, 2772, 2221
+_SERVING, _REGISTERED, _BEHAVIOUR = 7000, 7001, 2121
 _STATE, _STUTTERING, _BACK_TO = 2217, 2218, 2122
 _GARBAGE_COLLECTOR_ADVICE = 2401
 _INITIAL_COUNTS = (2190, 2191, 2207, 2208)
-_TRACE_FOLLOWS = (2121, 2264)
+_TRACE_FOLLOWS = (_BEHAVIOUR, 2264)
 _ASSERTION, _PARSING_FAILED = 2132, 3002
 _ERROR, _WARNING = 1, 3
 
@@ -89,6 +93,10 @@ class TlcResult:
     coverage: dict[str, tuple[int, int]] = field(default_factory=dict, hash=False)
     collisions: float = 0.0
     sampled: bool = False
+    partial: bool = False
+    """Only the end of the counterexample is in ``trace``: the distributed server shows no more."""
+    registered: int = 0
+    """How many of the distributed workers took part."""
     reason: str = ""
     """Why the harness failed: one line."""
     tail: tuple[str, ...] = ()
@@ -116,9 +124,15 @@ class _Message:
 
 
 class Output:
-    """Collects the lines of one run. ``feed`` each line, then ask for the ``result``."""
+    """Collects the lines of one run. ``feed`` each line, then ask for the ``result``.
 
-    def __init__(self) -> None:
+    ``serving``: the distributed server waits for workers; ``registered``: how many have come.
+    """
+
+    def __init__(self, *, distributed: bool = False) -> None:
+        self.serving = False
+        self.registered = 0
+        self._distributed = distributed
         self._open: list[tuple[int, int, list[str]]] = []
         self._messages: list[_Message] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -137,6 +151,8 @@ class Output:
                 return None
             message = _Message(code, severity, "\n".join(lines).strip())
             self._messages.append(message)
+            self.serving = self.serving or code == _SERVING
+            self.registered += code == _REGISTERED
             if self._open:  # the cause of an exception belongs to its text
                 self._open[-1][2].append(message.text)
             return _progress(message)
@@ -177,7 +193,7 @@ class Output:
         totals = _numbers(r"([\d,]+) states generated.*?, ([\d,]+) distinct", self._last(_TOTALS, _PROGRESS))
         sampled_totals = _numbers(r"([\d,]+) states generated", self._last(_SIMULATION_PROGRESS))
         depth = _numbers(r"search is (\d+)", self._last(_DEPTH))
-        initial = _numbers(r"(\d+) (?:distinct )?states? generated", self._last(*_INITIAL_COUNTS))
+        initial = _numbers(r"(\d+) (?:distinct )?state(?:s|\(s\))? generated", self._last(*_INITIAL_COUNTS))
         collisions = re.search(r"val = ([\d.E+-]+)", self._last(_SUCCESS))
         return TlcResult(
             "harness failed",
@@ -190,6 +206,8 @@ class Output:
             coverage=self._coverage(),
             collisions=float(collisions[1]) if collisions else 0.0,
             sampled=sampled,
+            partial=self._distributed,
+            registered=self.registered,
         )
 
     def _coverage(self) -> dict[str, tuple[int, int]]:
@@ -234,7 +252,7 @@ class Output:
                 if named is None:
                     raise UnreadableError(f"violation without a name: {message.text!r}")
                 return exit_code, {"Deadlock": DEADLOCK, "Temporal": TEMPORAL}.get(named[1], named[1])
-        return None
+        return (0, UNNAMED) if self._distributed and self._last(_BEHAVIOUR) else None
 
     def _doubt(self, facts: TlcResult, exit_code: int) -> str:
         """Why the run proves nothing; empty if it does prove something."""
@@ -271,6 +289,22 @@ class Output:
         if not re.search(r"\b0 states left on queue", self._last(_TOTALS)):
             return f"TLC left states unexplored: {self._last(_TOTALS)}"
         return ""
+
+
+def computed(said: Sequence[str], registered: int) -> int | None:
+    """The transitions that the distributed workers computed, from what they printed; None unless all have said it.
+
+    ``registered``: how many took part. The server's own total is higher: it counts some states twice.
+    """
+    counts = [int(count) for text in said for count in re.findall(r"work completed at: .* Computed: (\d+)", text)]
+    return sum(counts) if len(counts) == registered > 0 else None
+
+
+def with_transitions(result: TlcResult, transitions: int | None) -> TlcResult:
+    """The result of a distributed run with the workers' count of transitions; nothing holds without it."""
+    if transitions is None and result.verdict == "holds":
+        return replace(result, verdict="harness failed", reason="a worker ended without saying what it computed")
+    return replace(result, generated=result.initial + (transitions or 0))
 
 
 def _numbers(pattern: str, text: str) -> list[int]:

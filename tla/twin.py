@@ -7,11 +7,12 @@ Must not live here: rules of the protocol.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import fields
+from typing import TypeVar
 
 from rallypoint.model import document as docs
-from rallypoint.model import system
+from rallypoint.model import fair, system
 from rallypoint.model import worker as machine
 from rallypoint.model.document import Document
 from rallypoint.model.etcd import Store
@@ -24,6 +25,9 @@ from rallypoint.tla.values import State, Value, canonical
 
 MODULE = "Rendezvous"
 """The module whose twin is ``rallypoint.model``."""
+TTLS_RUN_OUT = {"Fair": True, "FairWithoutTtl": False}
+"""The formulas whose twin is ``model/fair.py``, and whether TTLs run out in them."""
+Node = TypeVar("Node", bound=Hashable)
 
 
 def model_config(config: manifest.Config) -> system.Config:
@@ -37,7 +41,14 @@ def model_config(config: manifest.Config) -> system.Config:
     assert isinstance(workers, int)
     on = {name: name in switches for name in (*machine.HARDENING, "reread")}
     budget = {field.name: constants[field.name.title().replace("_", "")] for field in fields(Budget)}
-    return system.Config(Rules(lowest, highest, **on), workers, Budget(**budget))  # type: ignore[arg-type]
+    return system.Config(
+        Rules(lowest, highest, bootstrap=bool(constants["Bootstrap"]), **on),
+        workers,
+        Budget(**budget),  # type: ignore[arg-type]
+        tuple(constants["Theirs"]),  # type: ignore[arg-type]
+        tuple(constants["Others"]),  # type: ignore[arg-type]
+        (constants["OtherMin"], constants["OtherMax"]),  # type: ignore[arg-type]
+    )
 
 
 def _id(text: str) -> tuple[int, int]:
@@ -54,11 +65,13 @@ def _key(key: str) -> tuple[str, int, int | tuple[int, int]]:
 def _document(document: Document | None) -> dict[str, object]:
     if document is None:
         document = Document("absent")
+    owners = dict(document.owners or ())
     return {
         "status": document.status,
         "version": document.version or 0,
         "size": docs.size(document),
-        "owners": [_id(owner) for _, owner in document.owners or ()],
+        "bounds": list(document.bounds or ()),
+        "owners": [_id(owners[rank]) if rank in owners else () for rank in document.participants or ()],
         "frozen": document.keep_alives is not None,
         "keeps": [_key(key) for key in document.keep_alives or ()],
         "waiting": -1 if document.num_workers_waiting is None else document.num_workers_waiting,
@@ -77,20 +90,23 @@ def _worker(worker: Worker) -> Value:
             "rank": -1 if worker.rank is None else worker.rank,
             "world": worker.world or 0,
             "lease": [] if worker.lease is None else _key(worker.lease),
+            "mixed": worker.mixed,
         }
     )
 
 
 def _store(rules: Rules, store: Store) -> Value:
-    active = store.get(machine.active(rules))
+    active, count = store.get(machine.active(rules)), store.value(machine.counter(rules))
     names = [key for key, _ in store.nodes if key not in (machine.active(rules), machine.counter(rules))]
     return canonical(
         {
             "doc": _document(system.document(rules, store)),
             "ttl": active is not None and active.ttl,
-            "count": int(store.value(machine.counter(rules)) or 0),
+            "count": -1 if count is None else int(count),
+            "floor": store.index,
             "dirs": {int(name.removeprefix("/v_")) for name in names if name.count("/") == 1},
-            "keys": {_key(name) for name in names if name.count("/") == 2},
+            "keys": {_key(name) for name in names if name.count("/") == 2 and "_" in name.rpartition("/")[2]},
+            "addresses": {int(name.split("/")[1].removeprefix("v_")) for name in names if name.endswith("/address")},
         }
     )
 
@@ -113,8 +129,16 @@ def tla_state(config: system.Config, state: system.State) -> State:
     )
 
 
-def model_graph(config: system.Config, on_progress: Callable[[int], None] | None = None) -> Graph:
-    """The labelled state graph of the model, to be compared with TLC's dump."""
+def model_graph(
+    config: system.Config, specification: str = "Spec", on_progress: Callable[[int], None] | None = None
+) -> Graph:
+    """The labelled state graph of the model, to be compared with TLC's dump of the ``specification`` of that name."""
+    if specification in TTLS_RUN_OUT:
+        return _fair(config, TTLS_RUN_OUT[specification])
+    return _explored(config, on_progress)
+
+
+def _explored(config: system.Config, on_progress: Callable[[int], None] | None) -> Graph:
     explorer = Explorer(config)
     raw: Counter[tuple[Code, str, Code]] = Counter()
 
@@ -122,9 +146,27 @@ def model_graph(config: system.Config, on_progress: Callable[[int], None] | None
         raw[source, action, target] += 1
 
     explorer.explore(on_edge=note, on_progress=on_progress)
-    start = explorer.encode(system.initial(config))
-    codes = {start} | {code for source, _, target in raw for code in (source, target)}
-    states = {code: tla_state(config, explorer.decode(code)) for code in codes}
+    return _graph(config, explorer.encode(system.initial(config)), raw, explorer.decode)
+
+
+def _fair(config: system.Config, ttls: bool) -> Graph:
+    start = system.initial(config)
+    raw: Counter[tuple[system.State, str, system.State]] = Counter()
+    queue, seen = [start], {start}
+    for state in queue:
+        for _, step in fair.steps(config, state, ttls=ttls):
+            raw[state, step.action, step.state] += 1
+            if step.state not in seen:
+                seen.add(step.state)
+                queue.append(step.state)
+    return _graph(config, start, raw, lambda state: state)
+
+
+def _graph(
+    config: system.Config, start: Node, raw: Counter[tuple[Node, str, Node]], decode: Callable[[Node], system.State]
+) -> Graph:
+    nodes = {start} | {node for source, _, target in raw for node in (source, target)}
+    states = {node: tla_state(config, decode(node)) for node in nodes}
     edges: Counter[Edge] = Counter()
     for (source, action, target), count in raw.items():
         edges[states[source], action, states[target]] += count
