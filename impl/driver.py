@@ -38,6 +38,7 @@ class Driver:
         self._tickets: dict[Lease, int] = {}
         self._told = ""
         self._refusals = 0
+        self._cut_off = False
         self._pid = os.getpid()
 
     def run(self, worker: Worker, deadline: float, last_call: float, on_step: Callable[[Worker], None]) -> Worker:
@@ -101,19 +102,18 @@ class Driver:
         self._tickets = {}
         return True
 
-    def lost_lease(self) -> bool:
-        """Etcd has said that a key of ours is gone."""
-        return any(KEEPER.lost(ticket) for ticket in self._tickets.values())
-
     def _perform(self, worker: Worker, until: float) -> etcd.Reply | None:
         """The reply, or None: nothing came in time, so the worker wants the same again."""
         request = machine.want(self.rules, worker)
         try:
             reply = self.client.perform(request, until)
         except EtcdUnavailable as error:
-            logger.warning("%s, while %s; trying again", error, machine.reason(self.rules, worker))
+            if not self._cut_off:
+                logger.warning("%s, while %s; trying again", error, machine.reason(self.rules, worker))
+            self._cut_off = True
             time.sleep(max(0.0, min(PAUSE, until - time.monotonic())))
             return None
+        self._cut_off = False
         self._pace(reply, until)
         return reply
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 import weakref
 from http.client import HTTPConnection, HTTPException
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class EtcdCluster:
-    """``size`` members with the v2 API on loopback, as a context manager. Members are numbered from 0."""
+    """``size`` members with the v2 API on loopback, as a context manager. Members are numbered from 0.
+
+    In a fork of the process that made it nothing can be started: ports and directories are the parent's.
+    """
 
     def __init__(self, size: int = 3) -> None:
         if size < 1:
@@ -44,10 +48,11 @@ class EtcdCluster:
             for i, directory in enumerate(self._directories)
         ]
         self._members: list[Supervised | None] = [None] * size
+        self._pid = os.getpid()
         weakref.finalize(self, _Closer(self._members))
 
     def start(self, timeout: float = 60) -> None:
-        """Start all members and wait until they serve. Raises as ``EtcdServer.start``."""
+        """Start all members and wait until they serve. Raises as ``EtcdServer.start``, and in a fork."""
         deadline = time.monotonic() + timeout
         try:
             for number in range(len(self._members)):
@@ -102,6 +107,8 @@ class EtcdCluster:
         return member
 
     def _launch(self, number: int) -> None:
+        if self._pid != os.getpid():
+            raise UnusableError("this cluster is the parent's", f"member {number}", "make an EtcdCluster in the fork")
         before = self._members[number]
         command = [*self._commands[number], "--enable-v2", *without_fsync(self._commands[number][0])]
         self._members[number] = Supervised(command, directory=self._directories[number])

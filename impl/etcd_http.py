@@ -25,6 +25,7 @@ from urllib.parse import quote, urlsplit
 from rallypoint.model.errors import UnusableError
 
 ATTEMPT_TIMEOUT = 5.0  # seconds for one request
+READ_TIMEOUT = 60.0  # seconds for one operation, as python-etcd and upstream have it
 INDEX_CLEARED = 401  # error code: the index is older than the 1000 events that etcd keeps
 REFUSED = frozenset({100, 101, 102, 104, 105, 107, 108, *range(200, 211), INDEX_CLEARED})
 LONGEST_NAME = 1000  # bytes in one segment of a key
@@ -83,7 +84,7 @@ class Refusal:
     index: int
 
 
-_Reply = TypeVar("_Reply", Answer, Refusal, "Answer | None")
+_Kind = TypeVar("_Kind")
 
 # Clients of a process that forked. Closing them could wait for a lock whose holder does not exist in the fork.
 _inherited: list[Any] = []
@@ -93,25 +94,27 @@ class EtcdHttp:
     """Single attempts on the configured endpoints; safe for several threads, and in a fork of its process.
 
     After a failure the next endpoint is the current one, in a circle. ``attempt_timeout``: seconds for one request.
-    Raises UnusableError if python-etcd is missing or a certificate cannot be read.
+    ``read_timeout``: seconds that a caller without a deadline of its own gives one operation, repetitions included.
+    Raises ValueError for an access that would not have the effect that it is meant to have, UnusableError if
+    python-etcd is missing or a certificate cannot be read.
     """
 
-    def __init__(self, access: Access, *, attempt_timeout: float = ATTEMPT_TIMEOUT) -> None:
-        if not access.endpoints:
-            raise ValueError("at least one endpoint is needed")
-        if access.protocol not in {"http", "https"}:
-            raise ValueError(f"the protocol must be http or https, not {access.protocol!r}")
-        if attempt_timeout <= 0:
-            raise ValueError("the time-out of an attempt must be positive")
+    def __init__(
+        self, access: Access, *, attempt_timeout: float = ATTEMPT_TIMEOUT, read_timeout: float = READ_TIMEOUT
+    ) -> None:
+        _check_access(access)
+        if attempt_timeout <= 0 or read_timeout <= 0:
+            raise ValueError("time-outs must be positive")
         self.access = access
         self.attempt_timeout = attempt_timeout
+        self.read_timeout = read_timeout
         self._open()
         self._current = 0
         self.index = 0  # the highest index that etcd has told
 
     @classmethod
     def of_client(cls, client: Any, *, attempt_timeout: float = ATTEMPT_TIMEOUT) -> EtcdHttp:
-        """With address, certificates and user of an ``etcd.Client``, which itself is left alone."""
+        """With address, certificates, user and read time-out of an ``etcd.Client``, which itself is left alone."""
         try:
             address = urlsplit(client.base_uri)
             pool = client.http.connection_pool_kw
@@ -124,9 +127,10 @@ class EtcdHttp:
                 username=client.username,
                 password=client.password,
             )
+            read_timeout = float(client.read_timeout or READ_TIMEOUT)
         except AttributeError as error:
             raise TypeError(f"not an etcd.Client: {client!r}") from error
-        return cls(access, attempt_timeout=attempt_timeout)
+        return cls(access, attempt_timeout=min(attempt_timeout, read_timeout), read_timeout=read_timeout)
 
     @property
     def endpoint(self) -> str:
@@ -137,7 +141,10 @@ class EtcdHttp:
         """Close all idle connections. The object stays usable."""
         self._renew_in_fork()
         for client in self._clients:
-            client.http.clear()
+            pools = client.http.pools
+            for pool in filter(None, map(pools.get, pools.keys())):
+                pool.close()  # since urllib3 2, clear() alone leaves that to the garbage collector
+            pools.clear()
 
     def check(self, key: str, deadline: float) -> None:
         """One read on each endpoint until one answers.
@@ -187,37 +194,38 @@ class EtcdHttp:
         return min(remaining, self.attempt_timeout)
 
     def _attempt(self, method: str, key: str, fields: dict[str, str], timeout: float) -> Answer | Refusal | None:
-        import etcd
-        from urllib3 import Timeout
-
         self._renew_in_fork()
         current = self._current
         path = f"/v2/keys{quote(checked_key(key))}"
         try:
-            response = self._clients[current].api_execute(path, method, params=fields, timeout=Timeout(total=timeout))
-            return self._noted(_read_answer(response))
+            reply = self._exchange(current, path, method, fields, timeout)
+        except (EtcdUnavailable, UnusableError):
+            self._leave(current)
+            raise
+        if reply is not None:
+            self.index = max(self.index, reply.index)
+        return reply
+
+    def _exchange(
+        self, number: int, path: str, method: str, fields: dict[str, str], timeout: float
+    ) -> Answer | Refusal | None:
+        import etcd
+        from urllib3 import Timeout
+
+        try:
+            response = self._clients[number].api_execute(path, method, params=fields, timeout=Timeout(total=timeout))
         except etcd.EtcdWatchTimedOut:
             return None
         except etcd.EtcdConnectionFailed as error:
-            self._leave(current)
-            raise _connection_trouble(error.cause, self._name(current)) from error
+            raise _connection_trouble(error.cause, self._name(number)) from error
         except etcd.EtcdClusterIdChanged as error:
             self.index = 0
             raise EtcdUnavailable("etcd was replaced by another cluster", maybe_applied=True) from error
         except etcd.EtcdException as error:
-            try:
-                return self._noted(_read_refusal(error.payload or {}, self._name(current)))
-            except (EtcdUnavailable, UnusableError):
-                self._leave(current)
-                raise
-        except UnicodeDecodeError as error:
-            self._leave(current)
-            raise EtcdUnavailable("the reply is not text", maybe_applied=True) from error
-
-    def _noted(self, reply: _Reply) -> _Reply:
-        if reply is not None:
-            self.index = max(self.index, reply.index)
-        return reply
+            return _read_refusal(error.payload or {}, self._name(number))
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:  # python-etcd, on what no etcd says
+            raise EtcdUnavailable(f"the reply is not one of etcd ({error})", maybe_applied=True) from error
+        return _read_answer(response)
 
     def _name(self, number: int) -> str:
         host, port = self.access.endpoints[number]
@@ -264,16 +272,36 @@ def joined_key(*parts: str) -> str:
     return "/" + "/".join(segment for part in parts for segment in part.split("/") if segment)
 
 
-def _make_client(access: Access, host: str, port: int) -> Any:
+def _check_access(access: Access) -> None:
+    """python-etcd drops half of a pair without a word, and certificates where the protocol is http."""
+    if not access.endpoints:
+        raise ValueError("at least one endpoint is needed")
+    if access.protocol not in {"http", "https"}:
+        raise ValueError(f"the protocol must be http or https, not {access.protocol!r}")
+    if access.protocol == "http" and (access.ca_cert or access.cert or access.key):
+        raise ValueError("certificates are for https: give protocol=https, or leave them out")
+    if access.key and not access.cert:
+        raise ValueError("a certificate's key is given without its certificate")
+    if bool(access.username) != bool(access.password):
+        raise ValueError("a user name and a password are needed, or neither")
+
+
+def python_etcd() -> Any:
+    """The module ``etcd``. Raises UnusableError if there is none, or if it is that of another package (R86)."""
     try:
         import etcd
 
-        make = etcd.Client
-    except (ModuleNotFoundError, AttributeError) as error:
+        _ = etcd.Client, etcd.EtcdWatchTimedOut
+        return etcd
+    except (ImportError, AttributeError) as error:
         raise UnusableError("python-etcd is missing", str(error), "pip install python-etcd") from error
+
+
+def _make_client(access: Access, host: str, port: int) -> Any:
     for path in filter(None, (access.ca_cert, access.cert, access.key)):
-        _check_readable(path)
-    client = make(
+        if not (os.path.isfile(path) and os.access(path, os.R_OK)):
+            raise UnusableError("cannot read a certificate file", path, "check the path and its rights")
+    client = python_etcd().Client(
         host=bracketed(host),
         port=port,
         protocol=access.protocol,
@@ -291,41 +319,44 @@ def _make_client(access: Access, host: str, port: int) -> Any:
     return client
 
 
-def _check_readable(path: str) -> None:
-    try:
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise UnusableError("cannot read a certificate file", path, error.strerror or "check the path") from error
-
-
 def _read_answer(response: Any) -> Answer | None:
+    """None for what no etcd has written, or what has been cut off."""
     try:
         body = json.loads(response.data.decode())
-        return Answer(body["action"], _read_node(body["node"]), int(response.headers.get("x-etcd-index", 0)))
-    except (ValueError, KeyError, TypeError):
+        index = int(response.headers.get("x-etcd-index", 0))
+        return Answer(_typed(str, body["action"]), _read_node(body["node"]), index)
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _read_node(node: Mapping[str, Any]) -> Node:
+def _read_node(node: object) -> Node:
+    fields = _typed(dict, node)
+    is_dir = _typed(bool, fields.get("dir", False))
     return Node(
-        key=node.get("key", "/"),
-        value=None if node.get("dir") else node.get("value"),
-        is_dir=bool(node.get("dir")),
-        modified=int(node.get("modifiedIndex", 0)),
-        ttl=node.get("ttl"),
-        children=tuple(_read_node(child) for child in node.get("nodes", ())),
+        key=_typed(str, fields.get("key", "/")),
+        value=None if is_dir or "value" not in fields else _typed(str, fields["value"]),
+        is_dir=is_dir,
+        modified=_typed(int, fields.get("modifiedIndex", 0)),
+        ttl=_typed(int, fields["ttl"]) if "ttl" in fields else None,
+        children=tuple(map(_read_node, _typed(list, fields.get("nodes", [])))),
     )
+
+
+def _typed(kind: type[_Kind], value: object) -> _Kind:
+    if not isinstance(value, kind):
+        raise TypeError(f"not a {kind.__name__}: {value!r}")
+    return value
 
 
 def _read_refusal(payload: Mapping[str, Any], where: str) -> Refusal:
     """What an error reply means. Raises EtcdUnavailable or UnusableError if it is not about the key."""
-    code, status = payload.get("errorCode", 0), payload.get("status", 0)
+    numbers = (payload.get(name) for name in ("errorCode", "status", "index"))
+    code, status, index = (number if isinstance(number, int) else 0 for number in numbers)
     message, cause = str(payload.get("message", "")), str(payload.get("cause", ""))
     if code == 300 and "Not a file" in cause:  # etcd 3.5 on a directory's TTL
-        return Refusal(102, cause, int(payload.get("index", 0)))
+        return Refusal(102, cause, index)
     if code in REFUSED:
-        return Refusal(code, cause, int(payload.get("index", 0)))
+        return Refusal(code, cause, index)
     if status in {401, 403} or code == 110:
         raise UnusableError(
             "etcd refused the user", where, "give a user name and password with the rights for this key"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rallypoint.impl.access import access_of
 from rallypoint.impl.etcd_http import (
     ATTEMPT_TIMEOUT,
+    READ_TIMEOUT,
     Answer,
     EtcdHttp,
     EtcdUnavailable,
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
 
 STATE_PREFIX = "/torch/elastic/rendezvous"
 STORE_PREFIX = "/torch/elastic/store"
-READ_TIMEOUT = 60  # seconds
-LONGEST = 10**9  # seconds, for read_timeout
+LONGEST = 10**9  # seconds, for read_timeout and ttl
 EMPTY = "===="  # base64 of an empty state, other than an empty value, which nobody writes on purpose (defect B-D)
 
 CHANGED = frozenset({NOT_FOUND, COMPARE_FAILED, ALREADY_EXISTS, NOT_A_FILE})
@@ -73,7 +73,8 @@ class EtcdRendezvousBackend(RendezvousBackend):
     ) -> None:
         if not run_id:
             raise ValueError("The run id must be a non-empty string.")
-        self._http, self._timeout = _opened(client)
+        self._http = client if isinstance(client, EtcdHttp) else EtcdHttp.of_client(client)
+        self._timeout = self._http.read_timeout
         self._key = checked_key(joined_key(key_prefix or "", key_segment(run_id)))
         self._ttl = ttl if ttl and ttl > 0 else self._DEFAULT_TTL
         self._before_creation: Callable[[int, float], None] | None = None
@@ -160,18 +161,23 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 
     Raises ValueError for unusable options, RendezvousConnectionError if etcd cannot be reached or used.
     """
-    timeout, http = _open(params)
-    backend = EtcdRendezvousBackend(http, params.run_id, STATE_PREFIX, params.get_as_int("ttl"))
-    backend._timeout = timeout
+    http, ttl = _open(params), params.get_as_int("ttl")
+    if ttl is not None and not 0 < ttl <= LONGEST:
+        raise ValueError(f"The ttl must be a positive integer, and at most {LONGEST} s.")
+    backend = EtcdRendezvousBackend(http, params.run_id, STATE_PREFIX, ttl)
     store = EtcdStore(http, STORE_PREFIX)
     backend._before_creation = _sweeper(KeyValue(http, STORE_PREFIX), params.run_id)
     with _rendezvous_errors():
-        http.check(backend._key, time.monotonic() + timeout)
+        try:
+            http.check(backend._key, backend._deadline())
+        except EtcdUnavailable as error:  # in upstream's words
+            message = "The connection to etcd has failed. See inner exception for details."
+            raise RendezvousConnectionError(message) from error
     return backend, store
 
 
-def _open(params: RendezvousParameters) -> tuple[float, EtcdHttp]:
-    timeout = params.get_as_int("read_timeout", READ_TIMEOUT)
+def _open(params: RendezvousParameters) -> EtcdHttp:
+    timeout = params.get_as_int("read_timeout", int(READ_TIMEOUT))
     if timeout is None or timeout <= 0:
         raise ValueError("The read timeout must be a positive integer.")
     if timeout > LONGEST:
@@ -181,14 +187,7 @@ def _open(params: RendezvousParameters) -> tuple[float, EtcdHttp]:
         raise ValueError("The protocol must be HTTP or HTTPS.")
     access = access_of(params, protocol)
     with _rendezvous_errors():
-        return float(timeout), EtcdHttp(access, attempt_timeout=min(ATTEMPT_TIMEOUT, timeout))
-
-
-def _opened(client: etcd.Client | EtcdHttp) -> tuple[EtcdHttp, float]:
-    if isinstance(client, EtcdHttp):
-        return client, READ_TIMEOUT
-    http = EtcdHttp.of_client(client, attempt_timeout=min(ATTEMPT_TIMEOUT, client.read_timeout or READ_TIMEOUT))
-    return http, client.read_timeout or READ_TIMEOUT
+        return EtcdHttp(access, attempt_timeout=min(ATTEMPT_TIMEOUT, timeout), read_timeout=timeout)
 
 
 def _sweeper(space: KeyValue, run_id: str) -> Callable[[int, float], None]:

@@ -36,7 +36,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import IO, TYPE_CHECKING, Any
 
-from rallypoint.impl.etcd_http import bracketed
+from rallypoint.impl.etcd_http import bracketed, python_etcd
 from rallypoint.impl.etcd_process import End, Supervised, await_ready
 from rallypoint.model.errors import UnusableError
 
@@ -157,7 +157,7 @@ def find_free_port() -> socket.socket:
                 problem = error
                 if sock is not None:
                     sock.close()
-    raise RuntimeError(f"no port of localhost can be bound: {problem}") from problem
+    raise RuntimeError(f"Failed to create a socket: no port of localhost can be bound: {problem}") from problem
 
 
 def stop_etcd(subprocess: subprocess.Popen[Any] | None, data_dir: str | None = None) -> None:
@@ -235,6 +235,7 @@ class EtcdServer:
         self._port = -1
         self._process: Supervised | None = None
         self._at_exit: weakref.finalize[Any, Any] | None = None
+        self._pid = os.getpid()
 
     def get_host(self) -> str:
         """The name of this machine's loopback address."""
@@ -257,18 +258,13 @@ class EtcdServer:
 
     def get_client(self) -> etcd.Client:
         """A new python-etcd client for this server, with a read timeout of 10 s."""
-        try:
-            import etcd
-
-            client = etcd.Client
-        except (ModuleNotFoundError, AttributeError) as error:
-            raise UnusableError("python-etcd is missing", str(error), "pip install python-etcd") from error
         address: dict[str, Any] = {"host": self.get_host(), "port": self._port, "read_timeout": 10}
         if self._tls is not None:
             address.update(protocol="https", ca_cert=self._tls.ca)
             if self._tls.verify_clients:
                 address["cert"] = (self._tls.cert, self._tls.key)
-        return client(**address)
+        client: etcd.Client = python_etcd().Client(**address)
+        return client
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | IO[str] | None = None) -> None:
         """Start etcd and wait until it answers; after ``kill`` or ``stop`` on the same port again.
@@ -280,6 +276,7 @@ class EtcdServer:
         """
         if self._process is not None and self._process.ended() is None:
             raise UnusableError("this etcd is running", self.get_endpoint(), "call stop() before start()")
+        self._renew_in_fork()
         deadline = time.monotonic() + timeout
         chosen_before = self._port != -1
         for left in reversed(range(1 if chosen_before else max(1, num_retries))):
@@ -295,6 +292,12 @@ class EtcdServer:
                     self._port = -1
                 if left == 0 or error.what != "port in use":
                     raise
+
+    def _renew_in_fork(self) -> None:
+        """Port, directory and process are those of the parent."""
+        if self._pid != os.getpid():
+            self._pid, self._port, self._process = os.getpid(), -1, None
+            self._temporary = self._temporary and temporary_directory()
 
     def _start_once(self, deadline: float, stderr: int | IO[str] | None) -> None:
         with find_free_port() as sock, find_free_port() as other:
@@ -360,8 +363,7 @@ class EtcdServer:
         process, self._process = self._process, None
         if process is not None:
             process.close()
-            if process.in_fork():  # port and directory are the parent's
-                self._port, self._temporary = -1, self._temporary and temporary_directory()
+        self._renew_in_fork()
         if self._at_exit is not None:
             self._at_exit.detach()
             self._at_exit = None

@@ -8,12 +8,13 @@ exceptions. Must not live here: how etcd is talked to.
 from __future__ import annotations
 
 import datetime
+import operator
 import random
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
 import torch.distributed as dist
 from rallypoint.impl.etcd_http import EtcdHttp
@@ -32,6 +33,8 @@ INT64 = 1 << 63
 
 # torch's PrefixStore keeps the C++ half of a store, but not the Python half that does the work: without this list, the
 # expression PrefixStore("p", EtcdStore(...)) is a store whose every call fails an internal assertion (defect S-J).
+# Nobody can tell when the C++ half is given up, so a store stays until its process ends: 1 kB, and its connections
+# unless it was made of an EtcdHttp or by clone(). torchrun's agents make one for each run or version.
 _kept_for_torch: list[EtcdStore] = []
 
 _QueueEmptyError: type[Exception] = getattr(dist, "QueueEmptyError", dist.DistStoreError)
@@ -63,7 +66,8 @@ class EtcdStore(Store):
     ``etcd_client``: an ``etcd.Client``, whose address, certificates and user are taken, or an ``EtcdHttp``.
     ``timeout``: how long a call may take, waiting or not; None: torch's default of 300 s. Keys and values are str,
     bytes or bytearray. ``add``, ``append``, ``compare_set``, ``delete_key`` and the queues take effect once, even when
-    a reply is lost. ``check`` and ``wait`` see keys, not queues.
+    a reply is lost. ``check`` and ``wait`` see keys, not queues. Under a PrefixStore, torch forwards all calls to a
+    store that is written in Python but ``list_keys`` and those of queues.
 
     Raises, in all methods: StoreTimeoutError (a DistStoreError and a LookupError); DistNetworkError if etcd cannot be
     used (no v2 API, TLS, user refused); DistStoreError if a value is not base64, or if nobody can tell any more whether
@@ -97,11 +101,12 @@ class EtcdStore(Store):
         with self._call("get", key):
             return self._await(key, _Wait(self._seconds()))
 
-    def add(self, key: Text, num: int) -> int:
+    def add(self, key: Text, num: SupportsIndex) -> int:
         """Add to the decimal number that the key holds (0 if absent) and return the sum, as a signed 64-bit number."""
-        if not isinstance(num, int) or not -INT64 <= num < INT64:
+        amount = operator.index(num)
+        if not -INT64 <= amount < INT64:
             raise TypeError(f"the amount to add must be a 64-bit integer, not {num!r}")
-        return int(self._update("add", key, lambda old: b"%d" % _wrapped(int(old or b"0") + num)))
+        return int(self._update("add", key, lambda old: b"%d" % _wrapped(int(old or b"0") + amount)))
 
     def append(self, key: Text, value: Text) -> None:
         """Append to the value (empty if absent)."""
@@ -122,19 +127,23 @@ class EtcdStore(Store):
             value = self._kv.update(self._names(key), change, self._deadline())
             return expected if value is None else value
 
-    def wait(self, keys: Sequence[Text], override_timeout: datetime.timedelta | None = None) -> None:
+    def wait(self, keys: Iterable[Text], override_timeout: datetime.timedelta | None = None) -> None:
         """Wait until all keys are there."""
+        if not isinstance(override_timeout, datetime.timedelta | None):
+            raise TypeError(f"a timeout must be a timedelta, not {override_timeout!r}")
         seconds = self._seconds() if override_timeout is None else override_timeout.total_seconds()
-        with self._call("wait", *_listed(keys)):
+        wanted = _listed(keys)
+        with self._call("wait", *wanted):
             wait = _Wait(seconds)
-            for key in keys:
+            for key in wanted:
                 self._await(key, wait)
 
-    def check(self, keys: Sequence[Text]) -> bool:
+    def check(self, keys: Iterable[Text]) -> bool:
         """Are all keys there now?"""
-        with self._call("check", *_listed(keys)):
+        wanted = _listed(keys)
+        with self._call("check", *wanted):
             deadline = self._deadline()
-            return all(self._kv.read(self._names(key), deadline).value is not None for key in keys)
+            return all(self._kv.read(self._names(key), deadline).value is not None for key in wanted)
 
     def delete_key(self, key: Text) -> bool:
         """Delete the key. True if it was there."""
@@ -151,18 +160,20 @@ class EtcdStore(Store):
         with self._call("list_keys"):
             return [key.decode() for key in self._kv.keys(self._deadline())]
 
-    def multi_get(self, keys: Sequence[Text]) -> list[bytes]:
+    def multi_get(self, keys: Iterable[Text]) -> list[bytes]:
         """The values of several keys, waiting for all of them."""
-        with self._call("multi_get", *_listed(keys)):
+        wanted = _listed(keys)
+        with self._call("multi_get", *wanted):
             wait = _Wait(self._seconds())
-            return [self._await(key, wait) for key in keys]
+            return [self._await(key, wait) for key in wanted]
 
-    def multi_set(self, keys: Sequence[Text], values: Sequence[Text]) -> None:
+    def multi_set(self, keys: Iterable[Text], values: Iterable[Text]) -> None:
         """Write several keys, one after the other."""
-        if len(_listed(keys)) != len(_listed(values)):
-            raise dist.DistStoreError(f"multi_set of {len(keys)} keys and {len(values)} values")
-        for key, value in zip(keys, values, strict=True):
-            self.set(key, value)
+        names, texts = _listed(keys), _listed(values)
+        if len(names) != len(texts):
+            raise dist.DistStoreError(f"multi_set of {len(names)} keys and {len(texts)} values")
+        for name, text in zip(names, texts, strict=True):
+            self.set(name, text)
 
     def queue_push(self, key: Text, value: Text) -> None:
         """Append an item to a queue; queues and keys of the same name are different things."""
@@ -200,8 +211,10 @@ class EtcdStore(Store):
         return True
 
     def clone(self) -> EtcdStore:
-        """Another store on the same keys, with a timeout of its own."""
-        return EtcdStore(self.client, self.prefix, self.timeout)
+        """Another store on the same keys and connections, with a timeout of its own."""
+        twin = EtcdStore(self._kv.http, self.prefix, self.timeout)
+        twin.client = self.client
+        return twin
 
     # torch's C++ side asks a Python store for these two by their C++ names.
     deleteKey = delete_key  # noqa: N815
@@ -251,16 +264,19 @@ class EtcdStore(Store):
 
 def _bytes(text: Text) -> bytes:
     if isinstance(text, str):
-        return text.encode()
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise TypeError(f"keys and values must have a UTF-8 form: {text[:40]!r}") from error
     if isinstance(text, bytes | bytearray):
         return bytes(text)
     raise TypeError(f"keys and values must be str, bytes or bytearray, not {type(text).__name__}")
 
 
-def _listed(keys: Sequence[Text]) -> Sequence[Text]:
+def _listed(keys: Iterable[Text]) -> list[Text]:
     if isinstance(keys, str | bytes | bytearray):
         raise TypeError("a sequence of keys is needed, not a single one")
-    return keys
+    return list(keys)
 
 
 def _wrapped(number: int) -> int:

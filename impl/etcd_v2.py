@@ -54,7 +54,7 @@ class EtcdV2:
             return self._await(request, deadline)
         answer = self._send(request, deadline)
         if isinstance(answer, Refusal):
-            return self._seen(request, model.Failed(answer.code), answer.index)
+            return self._seen(request, model.Failed(answer.code, answer.index), answer.index)
         if isinstance(request, model.List):
             children = answer.node.children if answer.node.is_dir else (answer.node,)
             keys = tuple(sorted(self._short(node.key) for node in children))
@@ -76,6 +76,10 @@ class EtcdV2:
                 return self.http.call("PUT", key, {"value": value, "prevExist": "false", **_ttl(ttl)}, deadline)
             case model.Put(value=value, ttl=ttl):
                 return self.http.call("PUT", key, {"value": value, **_ttl(ttl)}, deadline)
+            case model.Cas(prev=prev, value=value, ttl=ttl) if prev == value and ttl is not None:
+                # The same effect, and it wakes nobody who watches the key.
+                refresh = {"refresh": "true", "prevExist": "true", "prevValue": prev, **_ttl(ttl)}
+                return self.http.call("PUT", key, refresh, deadline)
             case model.Cas(prev=prev, value=value, ttl=ttl):
                 return self.http.call("PUT", key, {"value": value, "prevValue": prev, **_ttl(ttl)}, deadline)
             case model.CasIndex(prev_index=index, value=value, ttl=ttl):
@@ -95,14 +99,15 @@ class EtcdV2:
         while time.monotonic() < deadline:
             try:
                 value, index = self._read(request.key, deadline)
-                if value != request.seen:
-                    return self._seen(request, model.Snapshot(value, ()), index)
-                missing = self._missing(request.alive, deadline)
-                if not missing:
+                missing = self._missing(request.alive, deadline) if value == request.seen else ()
+                found = request.until is not None and self._read(request.until, deadline)[0] is not None
+                if value == request.seen and not missing and not found:
                     self._watch(request, index + 1, deadline)
                     continue
-                value, index = self._read(request.key, deadline)  # the two must be true of one instant
-                return self._seen(request, model.Snapshot(value, missing if value == request.seen else ()), index)
+                if missing or found:  # all must be true of one instant; what is gone, or there, stays so
+                    value, index = self._read(request.key, deadline)
+                missing = missing if value == request.seen else ()
+                return self._seen(request, model.Snapshot(value, missing, found), index)
             except EtcdUnavailable:
                 if time.monotonic() < deadline:
                     raise
@@ -124,12 +129,13 @@ class EtcdV2:
 
     def _watch(self, request: model.Await, index: int, deadline: float) -> None:
         """Until something that matters may have changed: an event on our keys, a cut, a time-out, lost history."""
-        names = [request.key, *request.alive]
+        names = [request.key, *request.alive, *([] if request.until is None else [request.until])]
         wanted = [self._long(name) for name in names]
-        place = commonpath([name.rpartition("/")[0] for name in wanted]) if request.alive else wanted[0]
+        several = len(wanted) > 1
+        place = commonpath([name.rpartition("/")[0] for name in wanted]) if several else wanted[0]
         slice_end = min(deadline, time.monotonic() + self.http.attempt_timeout)
         while time.monotonic() < slice_end:
-            event = self.http.watch(place, index, slice_end, recursive=bool(request.alive))
+            event = self.http.watch(place, index, slice_end, recursive=several)
             if event is None:
                 time.sleep(max(0.0, min(REST, slice_end - time.monotonic())))
                 return

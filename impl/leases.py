@@ -35,6 +35,7 @@ class _Held:
     client: EtcdV2
     lease: Lease
     lost: threading.Event = field(default_factory=threading.Event)
+    cut_off: bool = False
 
     @property
     def attempt(self) -> float:
@@ -110,11 +111,14 @@ class LeaseKeeper:
         try:
             reply = held.client.perform(request, time.monotonic() + held.attempt)
         except (EtcdUnavailable, UnusableError) as error:
-            logger.warning("lease of %s not renewed, trying again: %s", lease.key, error)
+            if not held.cut_off:
+                logger.warning("lease of %s not renewed, trying again: %s", lease.key, error)
+            held.cut_off = True
             return RETRY
         except Exception:
             logger.exception("lease of %s not renewed, trying again", lease.key)
             return RETRY
+        held.cut_off = False
         if isinstance(reply, etcd.Failed) and lease.guard is None:
             logger.warning("lease of %s is lost: %s", lease.key, etcd.ERROR_NAMES.get(reply.code, reply.code))
             held.lost.set()

@@ -31,9 +31,11 @@ class Outage:
         except RendezvousConnectionError as error:
             if self._since is None:
                 self._since = asked
+                logger.warning("going on without etcd, for %g s at most: %s", self._limit, error)
             if time.monotonic() - self._since > self._limit:
                 raise
-            logger.warning("going on with %r: %s", meanwhile, error)
             return meanwhile
-        self._since = None
+        if self._since is not None:
+            logger.warning("etcd is back after %.1f s", time.monotonic() - self._since)
+            self._since = None
         return answer

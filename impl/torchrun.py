@@ -7,7 +7,7 @@ creator that it returns. So nothing heavy is imported before a creator is called
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousParameters
@@ -56,7 +56,7 @@ def rallypoint_etcd() -> Creator:
     def create(params: RendezvousParameters) -> RendezvousHandler:
         from rallypoint.impl.etcd_rendezvous import create_rdzv_handler
 
-        return create_rdzv_handler(params)
+        return create_rdzv_handler(with_own_id(params))
 
     return create
 
@@ -67,9 +67,19 @@ def rallypoint_etcd_v2() -> Creator:
     def create(params: RendezvousParameters) -> RendezvousHandler:
         from rallypoint.impl.dynamic_handler import create_dynamic_handler
 
-        return create_dynamic_handler(with_known_options(params))
+        return create_dynamic_handler(with_known_options(with_own_id(params)))
 
     return create
+
+
+def with_own_id(params: RendezvousParameters) -> RendezvousParameters:
+    """The parameters; a job of one node that was given no id gets one of its own (R05).
+
+    Raises ValueError for one of several nodes: all jobs without an id would meet.
+    """
+    from rallypoint.impl.etcd_options import own_run_id
+
+    return _changed(params, own_run_id(params.run_id, params.max_nodes), params.config)
 
 
 def with_known_options(params: RendezvousParameters) -> RendezvousParameters:
@@ -83,10 +93,14 @@ def with_known_options(params: RendezvousParameters) -> RendezvousParameters:
     for name, meaning in OTHER_NAMES.items():
         if name in params.config:
             config.setdefault(meaning, params.config[name])
+    return _changed(params, params.run_id, config)
+
+
+def _changed(params: RendezvousParameters, run_id: str, config: dict[str, Any]) -> RendezvousParameters:
     return type(params)(
         params.backend,
         params.endpoint,
-        params.run_id,
+        run_id,
         params.min_nodes,
         params.max_nodes,
         params.local_addr,

@@ -96,13 +96,16 @@ def script(path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "no command (there are check, explore, tlc, defects, doctor): see `rallypoint --help`"),
-        (["chekc"], "unknown command 'chekc' (there are check, explore, tlc, defects, doctor): did you mean 'check'?"),
+        ([], "no command (there are check, explore, tlc, defects, status, doctor): see `rallypoint --help`"),
+        (
+            ["chekc"],
+            "unknown command 'chekc' (there are check, explore, tlc, defects, status, doctor): did you mean 'check'?",
+        ),
         (
             ["dance"],
-            "unknown command 'dance' (there are check, explore, tlc, defects, doctor): see `rallypoint --help`",
+            "unknown command 'dance' (there are check, explore, tlc, defects, status, doctor): see `rallypoint --help`",
         ),
-        ([""], "unknown command '' (there are check, explore, tlc, defects, doctor): see `rallypoint --help`"),
+        ([""], "unknown command '' (there are check, explore, tlc, defects, status, doctor): see `rallypoint --help`"),
         (["two\nlines"], r"unknown command 'two\nlines' "),
         (["--frobnicate"], "(rallypoint): see `rallypoint --help`"),
         (["doctor", "--frobnicate"], "(rallypoint doctor): see `rallypoint doctor --help`"),
@@ -131,7 +134,7 @@ def test_help_lists_every_command_without_loading_one(shell: Shell) -> None:
         ran = shell.run(option, PYTHONPATH=str(shell.folder))
         assert ran.returncode == 0
         assert ran.stderr == ""
-        for name in ("check", "explore", "tlc", "doctor"):
+        for name in ("check", "explore", "tlc", "status", "doctor"):
             assert f"\n  {name} " in ran.stdout
     (shell.folder / "torch.py").unlink()
 

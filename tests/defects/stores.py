@@ -114,6 +114,27 @@ def whole_interface(side: Side) -> Observation:
         return Observation(not missing, f"missing: {', '.join(missing)}" if missing else "all of them work")
 
 
+def kinds_of_text(side: Side) -> Observation:
+    """S-N: keys and values that are str, bytes or bytearray, or of a class derived from str or bytes."""
+
+    class Name(str):
+        __slots__ = ()
+
+    class Data(bytes):
+        __slots__ = ()
+
+    with Stage(side) as stage:
+        store, refused = _store(stage), []
+        for text in (Name("a"), Data(b"b"), bytearray(b"c")):
+            try:
+                store.set(text, text)
+                assert store.get(text) == (text.encode() if isinstance(text, str) else text)
+            except (TypeError, ValueError):
+                refused.append(type(text).__name__)
+        seen = f"refused, unlike in TCPStore: {', '.join(refused)}" if refused else "all are taken, as in TCPStore"
+        return Observation(not refused, seen)
+
+
 def old_run(side: Side) -> Observation:
     """S-C: the state of a run is gone (by its TTL), and the next run with that id starts at round 0."""
     from torch.distributed.distributed_c10d import PrefixStore

@@ -1,7 +1,8 @@
 """How many random histories: 40, 100 in CI, 2000 in the nightly profile (RALLYPOINT_PROFILE=nightly).
 
 Only the nightly profile draws other histories each time, and looks for a shorter one when one fails: that takes
-minutes on a real etcd. The others print the failing history as it is.
+minutes on a real etcd. The others print the failing history as it is. All of them, about half an hour:
+``RALLYPOINT_PROFILE=nightly make test SLOW=1 ARGS=tests/differential``
 """
 
 from __future__ import annotations

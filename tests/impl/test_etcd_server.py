@@ -82,7 +82,7 @@ def run_creator(ending: str) -> tuple[int, str]:
     ["", "sys.exit(3)", "raise RuntimeError", "os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)"],
     ids=["normal", "exit", "exception", "SIGKILL", "_exit"],
 )
-def test_E_A_nothing_survives_the_creator(ending: str) -> None:
+def test_E_A_R75_nothing_survives_the_creator(ending: str) -> None:
     pid, directory = run_creator(ending)
     assert gone(pid)
     assert vanished(directory)
@@ -232,7 +232,7 @@ def test_E_G_an_etcd_without_v2_says_so_at_once(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("etcd_module", ["None", "type(sys)('etcd')"], ids=["absent", "foreign"])
-def test_E_I_without_python_etcd(etcd_module: str) -> None:
+def test_E_I_R86_without_python_etcd(etcd_module: str) -> None:
     program = f"""
 import sys
 sys.modules["etcd"] = {etcd_module}
@@ -282,7 +282,7 @@ def test_E_J_stop_etcd_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     stop_etcd(None)
 
 
-def test_E_K_the_documented_example_runs() -> None:
+def test_E_K_R16_the_documented_example_runs() -> None:
     assert etcd_server.__doc__ is not None
     lines = [line[4:] for line in etcd_server.__doc__.splitlines() if line.startswith("    ")]
     assert len(lines) == 5
@@ -312,7 +312,12 @@ def test_R76_no_etcd_anywhere_is_one_error(tmp_path: Path, monkeypatch: pytest.M
     assert (find_etcd().rule, find_etcd().version) == ("PATH", "9.9.9")
 
 
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+
+
 def test_R77_a_taken_port_is_tried_again_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(children())
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -323,11 +328,12 @@ def test_R77_a_taken_port_is_tried_again_with_another(monkeypatch: pytest.Monkey
         server.start()
         try:
             assert server.get_port() != taken.getsockname()[1]
+            assert len(children()) == before + 1  # the reaper of the failed attempt has gone, and its etcd with it
         finally:
             server.stop()
 
 
-def test_a_port_taken_meanwhile_is_named(own_etcd: EtcdServer) -> None:
+def test_R77_a_port_taken_meanwhile_is_named(own_etcd: EtcdServer) -> None:
     own_etcd.kill()
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -349,7 +355,7 @@ def test_R74_the_first_usable_address_wins(broken: int, monkeypatch: pytest.Monk
             assert sock.getsockname()[0] == "127.0.0.1"
             assert sock.getsockname()[1] > 0
     else:
-        with pytest.raises(RuntimeError, match=r"no port of localhost.*\[Errno"):
+        with pytest.raises(RuntimeError, match=r"^Failed to create a socket: no port of localhost.*\[Errno"):
             find_free_port()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import etcd
 import pytest
 import torch.distributed as dist
+from forks import in_fork
 from rallypoint.impl.etcd_http import EtcdHttp
 from rallypoint.impl.etcd_server import EtcdServer
 from rallypoint.impl.etcd_store import EtcdStore, StoreTimeoutError, cas_delay
@@ -85,7 +86,7 @@ def test_a_value_too_large_for_etcd_is_an_error(etcd_store: EtcdStore) -> None:
         etcd_store.set("k", b"x" * 12_000_000)
 
 
-def test_S_I_a_get_reads_its_key_and_nothing_else(proxy: FaultProxy, prefix: str) -> None:
+def test_S_I_R27_a_get_or_wait_reads_its_key_and_nothing_else(proxy: FaultProxy, prefix: str) -> None:
     store = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix)
     for number in range(20):
         store.set(f"key{number}", "x" * 1000)
@@ -107,10 +108,22 @@ def test_R26_requests_per_member_do_not_grow(proxy: FaultProxy, prefix: str, mem
     assert len(proxy.seen()) <= 4 * members + 1
 
 
+def test_R27_a_barrier_reads_two_small_keys(proxy: FaultProxy, prefix: str, etcd_store: Any) -> None:
+    for number in range(20):
+        etcd_store.set(f"key{number}", "x" * 1000)
+    store: Any = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(store.barrier, "b", 2)
+        etcd_store.barrier("b", 2)
+        waiting.result(10)
+    names = {f"{prefix}/{b64encode(key).decode()}" for key in (b"b/num_members", b"b/last_member")}
+    assert {one.key for one in proxy.seen()} <= names
+
+
 # Waiting
 
 
-def test_S_G_no_wake_up_is_lost_on_the_first_key(proxy: FaultProxy, prefix: str, etcd_store: EtcdStore) -> None:
+def test_S_G_R15_no_wake_up_is_lost_on_the_first_key(proxy: FaultProxy, prefix: str, etcd_store: EtcdStore) -> None:
     """The key is set after the waiter has read "not found" and before its watch reaches etcd."""
     store = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix, timedelta(seconds=15))
     gate = proxy.order(Fault.DELAY_REQUEST, lambda one: "wait" in one.form)
@@ -120,6 +133,34 @@ def test_S_G_no_wake_up_is_lost_on_the_first_key(proxy: FaultProxy, prefix: str,
         etcd_store.set("k", "v")
         gate.set()
         assert waiter.result(3) == b"v"  # sooner than the end of a watch
+
+
+def test_R28_a_barrier_is_not_opened_by_an_arrival_that_is_sent_twice(
+    proxy: FaultProxy, prefix: str, etcd_store: Any
+) -> None:
+    store: Any = EtcdStore(etcd.Client(proxy.host, proxy.port), prefix, timedelta(seconds=15))
+    proxy.order(Fault.DROP_REPLY, is_write)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(store.barrier, "b", 2)
+        proxy.await_seen(lambda one: "wait" in one.form)
+        assert etcd_store.get("b/num_members") == b"1"
+        assert not waiting.done()
+        etcd_store.barrier("b", 2)
+        waiting.result(10)
+    assert any(one.fault is Fault.DROP_REPLY for one in proxy.seen())
+
+
+def test_R25_the_store_outlives_who_leaves_first(etcd_server: EtcdServer, prefix: str, etcd_store: Any) -> None:
+    """No member serves the store: a late reader of the last barrier finds it when everybody else has gone."""
+
+    def leave() -> None:
+        store: Any = EtcdStore(etcd_server.get_client(), prefix)
+        store.barrier("end", 1)
+        store.set("last words", "v")
+
+    assert in_fork(leave) == "None"
+    etcd_store.barrier("end", 1)
+    assert etcd_store.get("last words") == b"v"
 
 
 def test_R81_a_cleared_history_does_not_stop_a_waiter(proxy: FaultProxy, prefix: str, http: EtcdHttp) -> None:
@@ -208,6 +249,18 @@ def test_S_J_a_prefix_store_keeps_its_store(etcd_server: EtcdServer, prefix: str
     assert store.get("k") == b"v"
 
 
+def test_R22_the_constructor_waits_for_nobody_and_nothing(proxy: FaultProxy, prefix: str) -> None:
+    """No peer, no port of its own, and no etcd either."""
+    EtcdStore(etcd.Client(proxy.host, proxy.port), prefix).clone()
+    assert proxy.seen() == []
+
+
+def test_clones_share_their_connections(etcd_server: EtcdServer, prefix: str) -> None:
+    store = EtcdStore(etcd_server.get_client(), prefix)
+    assert store.clone().clone()._kv.http is store._kv.http
+    assert store.clone().client is store.client
+
+
 def test_R21_no_attribute_collides_with_torchs(etcd_store: EtcdStore) -> None:
     assert etcd_store.timeout == timedelta(seconds=20)
     assert EtcdStore(etcd_store.client, "/x").timeout == timedelta(seconds=300)
@@ -219,7 +272,7 @@ def test_cas_delay_is_there() -> None:
     assert time.monotonic() - before < 1
 
 
-def test_many_threads_on_one_store(etcd_store: EtcdStore) -> None:
+def test_R24_replies_of_many_threads_are_not_mixed_up(etcd_store: EtcdStore) -> None:
     errors: list[BaseException] = []
 
     def work(number: int) -> None:

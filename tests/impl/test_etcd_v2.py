@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rallypoint.impl.etcd_http import (
     Access,
+    Answer,
     EtcdHttp,
     EtcdUnavailable,
 )
@@ -18,9 +19,11 @@ from rallypoint.impl.etcd_v2 import EtcdV2
 from rallypoint.live.proxy import Fault, FaultProxy
 from rallypoint.model import etcd as model
 from rallypoint.model.etcd import (
+    NOT_A_FILE,
     Await,
     Cad,
     Cas,
+    CasIndex,
     Create,
     Delete,
     Done,
@@ -149,14 +152,15 @@ def test_the_observer_sees_each_reply_with_its_index(http: EtcdHttp, prefix: str
         (Delete("/k"), Snapshot(None, ())),
         (Delete("/v_1/rank_1"), Snapshot("1", ("/v_1/rank_1",))),
         (Put("/v_1/rank_1", "x", 1), Snapshot("1", ("/v_1/rank_1",))),
+        (Put("/v_1/address", "x"), Snapshot("1", (), True)),
     ],
-    ids=["changed", "deleted", "alive-deleted", "alive-expired"],
+    ids=["changed", "deleted", "alive-deleted", "alive-expired", "until-there"],
 )
 def test_await_wakes_up_for_each_cause(v2: EtcdV2, cause: Request, expected: Snapshot) -> None:
     for request in (Put("/k", "1"), Put("/v_1/rank_0", "x"), Put("/v_1/rank_1", "x")):
         v2.perform(request, soon())
     with ThreadPoolExecutor() as pool:
-        wait = pool.submit(v2.perform, Await("/k", "1", ("/v_1/rank_0", "/v_1/rank_1")), soon())
+        wait = pool.submit(v2.perform, Await("/k", "1", ("/v_1/rank_0", "/v_1/rank_1"), "/v_1/address"), soon())
         v2.perform(Put("/v_1/kv/noise", "x"), soon())
         v2.perform(cause, soon())
         assert wait.result(4) == expected
@@ -233,11 +237,36 @@ def test_R82_a_watch_that_is_cut_is_followed_by_a_read(through: EtcdV2, v2: Etcd
         assert wait.result(4) == Snapshot("2", ())
 
 
-def test_a_quiet_watch_is_renewed_within_the_bound_of_an_attempt(proxy: FaultProxy, v2: EtcdV2) -> None:
+def test_R82_a_quiet_watch_is_renewed_within_the_bound_of_an_attempt(proxy: FaultProxy, v2: EtcdV2) -> None:
     v2.perform(Put("/k", "1"), soon())
     short = EtcdV2(EtcdHttp(Access(((proxy.host, proxy.port),)), attempt_timeout=0.2), v2.root)
     assert short.perform(Await("/k", "1"), soon(0.7)) is None
     assert sum("wait" in one.form for one in proxy.seen()) >= 3
+
+
+def test_R80_a_renewal_keeps_the_value(v2: EtcdV2) -> None:
+    v2.perform(Put("/k", "v", 100), soon())
+    assert v2.perform(Refresh("/k", 200), soon()) == Done("v")
+    assert v2.perform(Get("/k"), soon()) == Done("v")
+    found = v2.http.call("GET", f"{v2.root}/k", {}, soon())
+    assert isinstance(found, Answer)
+    assert 100 < (found.node.ttl or 0) <= 200
+
+
+def test_R14_R18_a_directory_is_no_lease(v2: EtcdV2, through: EtcdV2, proxy: FaultProxy) -> None:
+    """etcd neither renews its TTL (3.5) nor compares its index: so no request of ours gives a directory one."""
+    v2.perform(Mkdir("/dir"), soon())
+    index = v2.last_index
+    on_directories: tuple[Request, ...] = (Refresh("/dir", 100), CasIndex("/dir", index, "v"))
+    for request in on_directories:
+        reply = v2.perform(request, soon())
+        assert isinstance(reply, Failed)
+        assert reply.code == NOT_A_FILE
+    for request in WRITES:
+        through.perform(request, soon())
+    directories = [one.form for one in proxy.seen() if "dir" in one.form]
+    assert directories
+    assert not any("ttl" in form for form in directories)
 
 
 # One attempt, and nothing behind the caller's back

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from forks import BOUND, in_fork, result, start
 from rallypoint.impl.etcd_cluster import EtcdCluster
 from rallypoint.impl.etcd_http import EtcdHttp, joined_key
 from rallypoint.impl.etcd_process import is_healthy
@@ -23,45 +22,9 @@ from rallypoint.impl.leases import KEEPER
 from rallypoint.model import etcd as model
 from rallypoint.model.worker import Lease
 
-BOUND = 10.0  # seconds for what a child does
-
 
 def soon() -> float:
     return time.monotonic() + 10
-
-
-def start(call: Callable[[], object]) -> tuple[int, int]:
-    """Fork; the child calls and ends without any clean-up. The child's pid, and where its result will be."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that there are other threads is the point
-        pid = os.fork()
-    if pid == 0:
-        try:
-            result = repr(call())
-        except BaseException as error:
-            result = repr(error)
-        os.write(writing, result.encode())
-        os._exit(0)
-    os.close(writing)
-    return pid, reading
-
-
-def result(child: tuple[int, int]) -> str:
-    """What the child's call returned or raised, as text. A child that does not end in time is ended."""
-    pid, reading = child
-    try:
-        if not select.select([reading], [], [], BOUND)[0]:
-            os.kill(pid, signal.SIGKILL)
-            return "no end"
-        return os.read(reading, 65536).decode()
-    finally:
-        os.close(reading)
-        os.waitpid(pid, 0)
-
-
-def in_fork(call: Callable[[], object]) -> str:
-    return result(start(call))
 
 
 def test_a_child_never_sends_on_its_parents_connection(http: EtcdHttp, prefix: str) -> None:
@@ -193,6 +156,39 @@ def test_after_stop_a_childs_etcd_is_another_one(own_etcd: EtcdServer) -> None:
 
     assert in_fork(again) == "(True, True)"
     assert os.path.isdir(directory)
+
+
+@pytest.mark.parametrize("state", ["new", "killed", "stopped"])
+def test_what_a_child_starts_is_its_own(state: str) -> None:
+    """An etcd of another name, on another port; also if the parent's was not running at the fork."""
+    server = EtcdServer()
+    if state != "new":
+        server.start()
+        server.stop() if state == "stopped" else server.kill()
+    directory, port = server._temporary, server.get_port()
+
+    def started_anew() -> tuple[bool, bool]:
+        server.start()
+        different = server._temporary != directory, server.get_port() != port
+        server.stop()
+        return different
+
+    try:
+        assert in_fork(started_anew) == "(True, True)"
+        server.start()
+        assert is_healthy("127.0.0.1", server.get_port(), 5)
+        assert server._temporary == directory
+    finally:
+        server.stop()
+
+
+def test_a_child_starts_nothing_of_its_parents_cluster() -> None:
+    with EtcdCluster(1) as cluster:
+        cluster.kill(0)
+        for call in (lambda: cluster.restart(0), cluster.start):
+            assert "make an EtcdCluster in the fork" in in_fork(call)
+        cluster.restart(0)
+        assert is_healthy(*cluster.endpoints[0], 5)
 
 
 def test_a_child_does_not_end_its_parents_cluster() -> None:

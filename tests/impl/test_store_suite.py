@@ -12,6 +12,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, TypeAlias
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -72,6 +73,24 @@ def test_keys_of_bytes(store: Store, key: bytes) -> None:
     assert store.delete_key(key)
 
 
+class Name(str):
+    __slots__ = ()
+
+
+class Data(bytes):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("text", [Name("k"), Data(b"k"), bytearray(b"k")], ids=lambda text: type(text).__name__)
+def test_S_N_derived_classes_are_texts(store: Store, text: Any) -> None:
+    store.set(text, text)
+    assert store.get(text) == b"k"
+    store.append(text, text)
+    assert store.compare_set(text, Data(b"kk"), text) == b"k"
+    assert store.check([text])
+    assert store.delete_key(text)
+
+
 def test_S_F_keys_with_slashes_in_their_base64_do_not_meet(store: Store) -> None:
     keys: list[str | bytes] = [
         "ab?",
@@ -104,6 +123,7 @@ def test_add(store: Store) -> None:
     assert store.add("m", 2) == 42
     assert store.add("zero", 0) == 0
     assert store.check(["zero"])
+    assert [store.add("kinds", kind) for kind in (True, numpy.int64(2), torch.tensor(3))] == [1, 3, 6]
     store.set("big", str(2**62))
     assert store.add("big", 2**62) == -(2**63)
 
@@ -148,6 +168,7 @@ def test_multi(store: Store) -> None:
     store.multi_set(["a", "b"], ["1", b"2"])
     assert store.multi_get(["b", "a"]) == [b"2", b"1"]
     assert store.multi_get([]) == []
+    assert store.multi_get(("a", "b")) == store.multi_get(key for key in "ab") == [b"1", b"2"]
     store.multi_set([], [])
     with pytest.raises(DistStoreError):
         store.multi_set(["a"], ["1", "2"])
@@ -265,6 +286,11 @@ def test_clone_and_timeouts(store: Store) -> None:
         lambda store: store.wait("k"),
         lambda store: store.check("k"),
         lambda store: store.multi_get("k"),
+        lambda store: store.get(None),
+        lambda store: store.set("\ud800", "v"),
+        lambda store: store.wait([5]),
+        lambda store: store.wait([], 3),
+        lambda store: store.set_timeout(3),
     ],
 )
 def test_wrong_types(store: Store, call: Callable[[Store], object]) -> None:
@@ -291,6 +317,14 @@ def test_under_a_prefix_store(make: Callable[[], Store]) -> None:
     assert store.clone().get("b") == b"2"
     with pytest.raises(DistStoreError):
         store.wait(["nope"], SHORT)
+
+
+def test_S_M_what_torch_does_not_forward_under_a_prefix_store(etcd_server: EtcdServer, prefix: str) -> None:
+    """Not to a store that is written in Python. When it does, the class's documentation has to say so."""
+    store: Store = PrefixStore("p", EtcdStore(etcd_server.get_client(), prefix))
+    for call in (lambda: store.queue_push("q", "v"), lambda: store.queue_len("q"), store.list_keys):
+        with pytest.raises(NotImplementedError):
+            call()
 
 
 def test_S_M_store_based_collectives_of_gloo(make: Callable[[], Store]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from rallypoint.impl.etcd_server import EtcdServer
-from rallypoint.impl.torchrun import with_known_options
+from rallypoint.impl.torchrun import BACKEND_OPTIONS, HANDLER_OPTIONS, OTHER_NAMES, with_known_options
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousParameters,
@@ -87,3 +87,8 @@ def test_torchrun_runs_on_our_backend(etcd_server: EtcdServer, tmp_path: Path, p
         "rank 0 of 2",
         "rank 1 of 2",
     ]
+
+
+def test_the_documentation_names_every_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "etcd_v2.md").read_text(encoding="utf-8")
+    assert [name for name in {*HANDLER_OPTIONS, *BACKEND_OPTIONS, *OTHER_NAMES} if f"`{name}`" not in page] == []

@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from rallypoint.impl import etcd_rendezvous
+from rallypoint.impl import etcd_rendezvous, etcd_run
 from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler
 from rallypoint.live import faults
 from rallypoint.live.record import RecordedDriver, RecordedEtcd, Recorder, die
@@ -72,7 +72,7 @@ class Agent:
             **self.job["options"],
         )
         with mock.patch.multiple(
-            etcd_rendezvous,
+            etcd_run,
             EtcdV2=functools.partial(RecordedEtcd, self.recorder),
             Driver=functools.partial(RecordedDriver, self.recorder),
         ):

@@ -23,7 +23,7 @@ STATUS_ROWS = {(row.source, row.name, row.target) for row in docs.TRANSITIONS}
 
 def grow(moves: list[int], places: int, owned: bool, extra: tuple[tuple[str, str], ...] = ()) -> list[Document]:
     """The documents of one version, in order: each move is a step that the status allows; 7 closes."""
-    documents = [replace(docs.publish(1, owned), extra=extra)]
+    documents = [replace(docs.publish(1, (1, places) if owned else None), extra=extra)]
     for move in moves:
         documents.append(_grown(documents[-1], move, places, owned))
     return documents
@@ -67,7 +67,7 @@ def wire_is_pytorchs(moves: list[int], places: int) -> None:
     """Unowned documents are, byte for byte, what json.dumps makes of a dict that is changed field by field."""
     assert docs.render(docs.setup(None)) == json.dumps({"status": "setup"})
     wire: dict[str, Any] = {"status": "joinable", "version": "1", "participants": []}
-    document = docs.publish(1, False)
+    document = docs.publish(1, None)
     for move in moves:
         assert docs.render(document) == json.dumps(wire)
         document = _grown(document, move, places, False)
@@ -191,7 +191,8 @@ def steps_are_rows(moves: list[int], places: int, owned: bool) -> None:
 def setup_and_publish(version: int, owned: bool) -> None:
     """A marker carries its maker only; a new version is joinable and empty."""
     assert docs.setup("0.0" if owned else None) == Document("setup", creator="0.0" if owned else None)
-    assert docs.publish(version, owned) == Document("joinable", version, (), owners=() if owned else None)
+    bounds = (1, version) if owned else None
+    assert docs.publish(version, bounds) == Document("joinable", version, (), bounds=bounds)
 
 
 def join_takes_the_next_rank(size: int, places: int, owned: bool) -> None:

@@ -7,6 +7,7 @@ from broken_texts import BROKEN
 from rallypoint.model import document as docs
 from rallypoint.model import system
 from rallypoint.model import worker as machine
+from rallypoint.model.etcd import Store
 from rallypoint.model.explorer import Code, Explorer
 from rallypoint.model.system import Budget, Config
 from rallypoint.model.worker import Rules
@@ -64,13 +65,14 @@ SPACES = (
 def rows_of(config: Config) -> set[tuple[str, str, str]]:
     """(status, step, status) of every change of the document in the whole space."""
     explorer = Explorer(config)
-    status: dict[int, docs.Document | None] = {}
+    status: dict[Store, docs.Document | None] = {}
     rows = set()
 
     def document(code: Code) -> docs.Document | None:
-        if code[0] not in status:
-            status[code[0]] = system.document(config.rules, explorer.decode(code).store)
-        return status[code[0]]
+        store = explorer.decode(code).store
+        if store not in status:
+            status[store] = system.document(config.rules, store)
+        return status[store]
 
     def note(source: Code, action: str, target: Code) -> None:
         before, after = document(source), document(target)

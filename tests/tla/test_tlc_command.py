@@ -74,9 +74,57 @@ def test_the_list(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "The counter wraps, and stays in range." in printed
 
 
+def test_the_list_as_json(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = manifest.with_name("list.json")
+    assert main(["tlc", "--list", "--json", str(report)]) == 0
+    listed = json.loads(report.read_text())["configurations"]
+    assert [it["name"] for it in listed] == ["holds", "two-is-reached", "leaves-max", "bigger"]
+    assert listed[0]["expected"] == {
+        "verdict": "holds",
+        "property": None,
+        "steps": None,
+        "states": 9,
+        "edges": 27,
+        "depth": 5,
+    }
+    assert (listed[3]["class"], listed[3]["constants"]["Max"]) == ("long", 50)
+
+
+def test_a_simulation_says_what_it_sampled(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = manifest.with_name("report.json")
+    arguments = ["holds", "two-is-reached", "--simulate", "20", "--depth", "12", "--seed", "5", "--json", str(report)]
+    assert main(["tlc", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "20 behaviours of up to 12 states each, seed 5" in printed
+    assert "not seen to fail" in printed
+    assert "other behaviours were not checked" in printed
+    written = json.loads(report.read_text())
+    assert written["mode"]["simulation"] == {"behaviours": 20, "depth": 12, "seed": 5}
+    holds, reached = written["configurations"]
+    assert (holds["verdict"], holds["sampled"], reached["verdict"]) == ("not seen to fail", True, "violated")
+    assert holds["generated"] > 20
+
+
+def test_a_simulation_that_breaks_what_should_hold_is_a_surprise(
+    manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest.write_text(manifest.read_text().replace('["InRange", "NamedRight"]', '["BelowTwo"]'))
+    assert main(["tlc", "holds", "--simulate", "20"]) == 1
+    assert "BelowTwo violated" in capsys.readouterr().out
+
+
+def test_distributed_names_a_lone_invariant(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tlc", "two-is-reached", "--distributed", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "two-is-reached: BelowTwo is violated" in printed
+    assert "run it without --distributed for the way there" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "setting", "line"),
     [
+        (["holds", "--distributed", "2", "--simulate", "9"], (), "--distributed with --simulate"),
+        (["leaves-max", "--distributed", "2"], (), "temporal properties of leaves-max"),
         (["nothing"], (), "no configuration 'nothing' (tla/manifest.toml): name one of holds, two-is-reached"),
         (["--workers", "0"], (), "--workers"),
         (["--json", "/nowhere/at/all"], (), "the folder '/nowhere/at' does not exist"),

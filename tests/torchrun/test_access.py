@@ -119,7 +119,7 @@ def guarded_etcd() -> Iterator[EtcdServer]:
 
 
 @pytest.mark.parametrize("backend", OURS)
-def test_a_user_gets_in_by_password(
+def test_R84_a_user_gets_in_by_password(
     backend: str, guarded_etcd: EtcdServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

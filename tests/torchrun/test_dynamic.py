@@ -70,7 +70,7 @@ def test_this_torch_caches_what_we_forget(make: Maker) -> None:
     assert all(hasattr(make()._inner, name) for name in CACHED)
 
 
-def test_D_A_D_C_a_newcomer_that_sorts_first_is_the_new_address(make: Maker) -> None:
+def test_D_A_D_C_R31_R32_a_newcomer_that_sorts_first_is_the_new_address(make: Maker) -> None:
     old, new = make("127.0.0.2"), make("127.0.0.1")
     (alone,) = meet(old)
     with ThreadPoolExecutor() as pool:
@@ -82,9 +82,10 @@ def test_D_A_D_C_a_newcomer_that_sorts_first_is_the_new_address(make: Maker) -> 
     assert address_of(both[0]).startswith("127.0.0.1:")
 
 
-def test_D_B_D_K_the_loss_of_rank_0_is_told_and_its_address_forgotten(make: Maker) -> None:
+def test_D_B_D_K_R30_R31_the_loss_of_rank_0_is_told_and_its_address_forgotten(make: Maker) -> None:
     first, second = make("127.0.0.1"), make("127.0.0.2")
     before = meet(first, second)
+    before[1].store.set("of round 0", "v")
     assert second.num_nodes_waiting() == 0
     die(first)
     assert becomes(lambda: second.num_nodes_waiting() == 1, 10)
@@ -92,6 +93,19 @@ def test_D_B_D_K_the_loss_of_rank_0_is_told_and_its_address_forgotten(make: Make
     assert (after.rank, after.world_size) == (0, 1)
     assert address_of(after).startswith("127.0.0.2:")
     assert address_of(before[1]).startswith("127.0.0.1:")
+    assert not after.store.check(["of round 0"])  # a round's store has a name that all its members agree on
+
+
+def test_D_F_R24_foreign_text_does_not_end_the_heartbeats(make: Maker, etcd_server: EtcdServer, prefix: str) -> None:
+    handler = make(keep_alive_max_attempt=20)
+    meet(handler)
+    client, key = etcd_server.get_client(), f"{STATE_PREFIX}/{prefix[6:]}"
+    text = client.read(key).value
+    client.write(key, "@@@@")
+    time.sleep(1.5)  # longer than the interval of heartbeats
+    restored = client.write(key, text).modifiedIndex
+    assert becomes(lambda: client.read(key).modifiedIndex > restored, 5)
+    assert handler.num_nodes_waiting() == 0
 
 
 def test_D_E_a_member_is_told_when_the_state_is_lost(make: Maker, etcd_server: EtcdServer, prefix: str) -> None:

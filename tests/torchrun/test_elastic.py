@@ -18,7 +18,7 @@ def keys_of(pid: int, etcd: EtcdServer) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", OURS)
 def test_D_A_an_agent_joins_later_leaves_and_comes_back(backend: str, etcd_server: EtcdServer) -> None:
-    """Also R33 and R36: the signal that ends B neither closes the run nor ends A."""
+    """Also R01, R06, R33 and R36: the signal that ends B neither closes the run nor ends A, and B may come back."""
     with Crew(backend, etcd_server.get_endpoint()) as crew:
         crew.start("A")
         assert crew.trains("A", 0, 40), crew.log()
