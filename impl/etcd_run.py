@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -193,17 +194,19 @@ class EtcdRendezvous:
 
     def _standing(self, text: str | None, deadline: float) -> Standing:
         document = None if text is None else docs.parse(text)
-        keys: tuple[str, ...] = ()
-        if document is not None and document.version is not None:
-            listing = self._asking.once(requests.List(machine.directory(self.rules, document.version)), deadline)
-            keys = listing.keys if isinstance(listing, requests.Listing) else ()
-        worker = machine.notice(self.rules, self._worker, text)
-        if worker is not self._worker:
-            self._worker = worker
-        if worker.pc in (machine.MEMBER, "closed"):
-            return machine.standing(self.rules, worker, text, keys)
+        keys = self._keys(document, deadline)
+        self._worker = machine.notice(self.rules, self._worker, text)
+        if self._worker.pc in (machine.MEMBER, "closed"):
+            return machine.standing(self.rules, self._worker, text, keys)
         final = document is not None and document.status == docs.FINAL
         return Standing(machine.waiting(self.rules, document, keys) if document and final else 0, False, "")
+
+    def _keys(self, document: docs.Document | None, deadline: float) -> tuple[str, ...]:
+        """What is in the directory of the document's version."""
+        if document is None or document.version is None:
+            return ()
+        listing = self._asking.once(requests.List(machine.directory(self.rules, document.version)), deadline)
+        return listing.keys if isinstance(listing, requests.Listing) else ()
 
     def _text(self, deadline: float) -> str | None:
         reply = self._asking.once(requests.Get(machine.active(self.rules)), deadline)
@@ -299,15 +302,19 @@ class EtcdRendezvous:
         try:
             with rendezvous_errors(f"run {self._run_id!r}"):
                 text = self._text(deadline)
-                standing = self._standing(text, deadline)
+                document = None if text is None else docs.parse(text)
+                keys = self._keys(document, deadline)
         except RendezvousConnectionError as error:
             if not self._cut_off:
                 logger.warning("%s; still waiting for the address of rank 0", error)
             self._cut_off = True
             return
         self._cut_off = False
-        if _says_closed(text):
+        missing = tuple(key for key in (document and document.keep_alives) or () if key not in keys)
+        waiting = replace(self._worker, pc="await_address")
+        after = machine.step(self.rules, waiting, requests.Snapshot(text, missing))
+        if after.pc == "closed":
             self.leave()
             raise RendezvousClosedError(f"run {self._run_id!r} was closed before version {version} had an address")
-        if standing.stale:
-            raise SupersededError(standing.reason)
+        if after.pc != "await_address":
+            raise SupersededError(machine.standing(self.rules, self._worker, text, keys).reason)

@@ -4,9 +4,9 @@ May live here: what the JSON text under ``active_version`` means and how it may 
 when, or with which request; that is ``worker.py``.
 
 The wire format is PyTorch's own (``torch.distributed.elastic.rendezvous.etcd_rendezvous``), plus four optional
-fields that PyTorch's workers carry along unread: ``creator``, ``bounds``, ``owners`` and ``waiters``. Fields that nobody here
-knows survive every transition. Every transition takes and returns a ``Document``; a transition that the status does
-not allow is a ValueError.
+fields that PyTorch's workers carry along unread: ``creator``, ``bounds``, ``owners`` and ``waiters``. Fields that
+nobody here knows survive every transition. Every transition takes and returns a ``Document``; a transition that the
+status does not allow is a ValueError.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Wait until ``key`` no longer holds ``seen`` (None: is absent), one of ``alive`` is gone, or ``until`` is there; then
-    read all.
+    """Wait until ``key`` no longer holds ``seen`` (None: is absent), one of ``alive`` is gone, or ``until`` is there;
+    then read all.
 
     Stands for a watch followed by a read. A watch that returns early changes nothing (the request is repeated), so
     only the two causes are steps; see ``enabled``.
@@ -188,7 +188,7 @@ class Store:
     index: int = 0
 
     def get(self, key: str) -> Node | None:
-        at = bisect_left(self.nodes, key, key=_name)
+        at = bisect_left(self.nodes, (key,))
         if at < len(self.nodes) and self.nodes[at][0] == key:
             return self.nodes[at][1]
         return None
@@ -305,4 +305,6 @@ def forget_indices(store: Store, floor: int = 0) -> Store:
 
     Exact for searches over protocols that never compare by index: stores that differ only in indices answer alike.
     """
-    return Store(tuple((key, Node(node.value, node.ttl) if node.modified else node) for key, node in store.nodes), floor)
+    return Store(
+        tuple((key, Node(node.value, node.ttl) if node.modified else node) for key, node in store.nodes), floor
+    )

@@ -1,7 +1,7 @@
 """The system when time is fair: what happens by itself, in which order, and whose steps cannot be put off for ever.
 
-May live here: which steps of ``system.steps`` remain, and the fairness class of each. Must not live here: what must come
-to pass (``spec/liveness.py``).
+May live here: which steps of ``system.steps`` remain, and the fairness class of each. Must not live here: what must
+come to pass (``spec/liveness.py``).
 
 Time passes only while nobody has anything to do: a last call and a document's TTL are long against a request. A member
 that is told meets again, as its agent makes it. Faults have their budgets, and nothing makes them happen. Twin of the

@@ -158,7 +158,7 @@ def _watched(rules: Rules, document: Document) -> tuple[str, ...]:
 
 def _at(worker: Worker, pc: str, **fields: object) -> Worker:
     """The worker at ``pc`` with just the fields that matter there (and its lease)."""
-    return replace(Worker(worker.id, pc, lease=worker.lease), **fields)  # type: ignore[arg-type]
+    return Worker(worker.id, pc, lease=worker.lease, **fields)  # type: ignore[arg-type]
 
 
 def _enter(rules: Rules, worker: Worker) -> Worker:
@@ -232,9 +232,7 @@ def _met(rules: Rules, worker: Worker, document: Document) -> Worker:
     if rules.idempotent_confirm and not (docs.covered(document) and _confirmed(rules, worker, document)):
         return _at(worker, "destroy", seen=worker.seen, version=worker.version)
     mixed = rules.owned_slots and len(document.owners or ()) < docs.size(document)
-    member = _at(
-        worker, MEMBER, version=worker.version, rank=worker.rank, world=docs.size(document), mixed=mixed
-    )
+    member = _at(worker, MEMBER, version=worker.version, rank=worker.rank, world=docs.size(document), mixed=mixed)
     return introduce(member) if rules.bootstrap else member
 
 
@@ -772,8 +770,8 @@ def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ..
 
     ``waiting`` > 0 tells the agent to call next_rendezvous again. A member whose version is gone or superseded, or has
     lost a member, is told so by ``waiting`` = 1 and the reason; members of the version that was closed are not, they
-    finish their work. Nobody is told of workers for whom there is no room. PyTorch's rule: it counts the waiting workers of whatever
-    version is current, else reads 0.
+    finish their work. Nobody is told of workers for whom there is no room (R63). PyTorch's rule: it counts the waiting
+    workers of whatever version is current, else reads 0.
     """
     document = None if text is None else docs.parse(text)
     status = docs.ABSENT if document is None else document.status

@@ -82,7 +82,8 @@ def one_live_version(config: Config, state: State) -> bool:
     newest = max(worker.version or 0 for worker in members)
     text = state.store.value(machine.active(config.rules))
     return all(
-        machine.standing(system.rules_of(config, worker), worker, text, _keys(config, state, worker.version)).waiting > 0
+        machine.standing(system.rules_of(config, worker), worker, text, _keys(config, state, worker.version)).waiting
+        > 0
         for worker in members
         if worker.version != newest
     )

@@ -42,7 +42,7 @@ def model_config(config: manifest.Config) -> system.Config:
     on = {name: name in switches for name in (*machine.HARDENING, "reread")}
     budget = {field.name: constants[field.name.title().replace("_", "")] for field in fields(Budget)}
     return system.Config(
-        Rules(lowest, highest, bootstrap=bool(constants["Bootstrap"]), **on),
+        Rules(lowest, highest, bootstrap=bool(constants["Bootstrap"]), **on),  # type: ignore[arg-type]
         workers,
         Budget(**budget),  # type: ignore[arg-type]
         tuple(constants["Theirs"]),  # type: ignore[arg-type]

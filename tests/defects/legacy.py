@@ -83,6 +83,15 @@ LEGACY = (
         lifetimes.dead_waiter,
     ),
     Defect(
+        "R63",
+        "a member is called back for a worker for which there is no room",
+        "legacy",
+        "arrivals beyond the maximum wait without disturbing anybody",
+        3,
+        lifetimes.spare,
+        reports=("R63",),
+    ),
+    Defect(
         "L-N",
         "a worker that died before the minimum was reached keeps its place",
         "legacy",

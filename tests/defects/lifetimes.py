@@ -53,6 +53,19 @@ def dead_waiter(side: Side) -> Observation:
         return Observation(forgotten, f"{seconds:.1f} s after it was killed num_nodes_waiting = {count} (TTL 2 s)")
 
 
+def spare(side: Side) -> Observation:
+    """R63: a worker waits for which there is no room; is the healthy member called back to meet again?"""
+    with Stage(side) as stage:
+        member = stage.handler(1, 1)
+        member._rdzv_impl.rendezvous_barrier()
+        waiting = Attempt(stage.handler(1, 1)._rdzv_impl.rendezvous_barrier)
+        announced = becomes(lambda: stage.document().get("num_workers_waiting") == 1, 10)
+        assert announced
+        assert not waiting.returned(0)
+        count = member.num_nodes_waiting()
+        return Observation(count == 0, f"all places are taken, one worker waits: num_nodes_waiting = {count}")
+
+
 def closed_mark(side: Side) -> Observation:
     """L-E: how long a closed run keeps its id from being used again."""
     with Stage(side) as stage:

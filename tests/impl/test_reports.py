@@ -237,3 +237,14 @@ def test_no_log_line_is_needed_to_be_quiet(make: Make, capfd: pytest.CaptureFixt
     handler.next_rendezvous()
     handler.shutdown()
     assert "rallypoint" not in capfd.readouterr().err
+
+
+def test_R63_a_spare_takes_a_place_only_when_one_is_free(make: Make) -> None:
+    member, spare = make(1, 1), make(1, 1)
+    first = meet(member)[0]
+    waiting = Attempt(spare.next_rendezvous)
+    assert not waiting.returned(1)
+    assert member.num_nodes_waiting() == 0
+    member._rdzv_impl.leave()
+    assert waiting.returned(5), waiting.told()
+    assert (waiting.value.rank, waiting.value.world_size) == (first.rank, first.world_size) == (0, 1)

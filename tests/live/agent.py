@@ -112,20 +112,20 @@ class Agent:
             die()
         told_by = time.monotonic() + self.job["told"]
         while not self.ordered(b"end", POLL):
-            if self.told(handler, info.world_size):
+            if self.told(handler):
                 return True
             if not formed and time.monotonic() > told_by:
                 self.tell({"event": "not told", "version": version})
                 return True
         return False
 
-    def told(self, handler: EtcdRendezvousHandler, world: int) -> bool:
-        """The handler asks this member to meet again, and there is a reason: room for others, or a stale version."""
+    def told(self, handler: EtcdRendezvousHandler) -> bool:
+        """The handler asks this member to meet again."""
         waiting = handler.num_nodes_waiting()
         if waiting != self.waiting:
             self.waiting = waiting
             self.tell({"event": "waiting", "count": waiting})
-        return waiting > 0 and (world < self.job["max"] or handler._rdzv_impl.standing().stale)
+        return waiting > 0
 
     def gathers(self, info: RendezvousInfo, version: int) -> bool:
         """Form a gloo group with the returned store and all-gather (version, rank, world size)."""

@@ -226,7 +226,6 @@ class Play:
             return False
         live = self._live()
         members = [seat for seat in live if seat.state == "member"]
-        waiting = len(live) - len(members)
         if len(live) < self.schedule.min_workers:
             return not members and all(seat.waits for seat in live)
         return len(members) == min(len(live), self.schedule.max_workers) and all(
@@ -235,7 +234,7 @@ class Play:
             and seat.met.world == len(members)
             and seat.met.version in seat.groups
             and seat.renewed
-            and seat.waiting == waiting
+            and seat.waiting == 0  # all are in, or there is no room
             for seat in members
         )
 

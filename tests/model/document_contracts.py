@@ -138,6 +138,9 @@ def _plausible(field: str, value: Any) -> bool:
         return isinstance(value, list) and all(isinstance(key, str) for key in value)
     if field == "creator":
         return isinstance(value, str)
+    if field == "bounds":
+        two = isinstance(value, list) and len(value) == 2 and all(type(bound) is int for bound in value)
+        return two and 1 <= value[0] <= value[1]
     return isinstance(value, dict) and all(
         rank != "" and set(rank) <= set("0123456789") and isinstance(owner, str) for rank, owner in value.items()
     )
@@ -171,6 +174,12 @@ def unknown_fields_survive(moves: list[int], places: int, owned: bool, name: str
     """A field that nobody here knows is in the text after every transition, unchanged."""
     for document in grow(moves, places, owned, ((f"x_{name}", json.dumps(value)),)):
         assert json.loads(docs.render(document))[f"x_{name}"] == value
+
+
+def bounds_stay(moves: list[int], places: int) -> None:
+    """What a version was opened for is in every later document."""
+    for document in grow(moves, places, True):
+        assert docs.parse(docs.render(document)).bounds == (1, places)
 
 
 def steps_are_rows(moves: list[int], places: int, owned: bool) -> None:
@@ -329,10 +338,10 @@ _json = st.recursive(
 )
 _names = st.text(max_size=3)
 _fields = st.sampled_from(
-    ["status", "version", "participants", "keep_alives", "num_workers_waiting", "creator", "owners", "waiters"]
+    ["status", "version", "participants", "keep_alives", "num_workers_waiting", "creator", "bounds", "owners", "waiters"]
 )
 _strange = _json | st.sampled_from(
-    ["", "1", "-1", "1.0", "٣", "setup", -1, 0, True, 1.5, ["k"], [0], [True], [1, 0], {"0": "a"}, {"x": "a"}, {"0": 1}]
+    ["", "1", "-1", "1.0", "٣", "setup", -1, 0, True, 1.5, ["k"], [0], [True], [1, 0], [1, 2], [2, 1], [1, 1, 1], {"0": "a"}, {"x": "a"}, {"0": 1}]
 )
 _flag = st.booleans()
 _text = (
@@ -383,6 +392,7 @@ CONTRACTS = (
         {"moves": _moves, "places": _places, "owned": _flag, "name": _names, "value": _json},
         False,
     ),
+    Contract(bounds_stay, ("parse", "render"), {"moves": _moves, "places": _places}, False),
     Contract(
         steps_are_rows,
         ("join", "freeze", "confirm", "announce", "close"),

@@ -45,7 +45,7 @@ def request(ask: Ask) -> Request:
         case 8:
             return etcd.List(key)
         case _:
-            return etcd.Await(key, None if timed else value, KEYS[: what % 3])
+            return etcd.Await(key, None if timed else value, KEYS[: what % 3], KEYS[3] if what == 3 else None)
 
 
 STARTS: tuple[tuple[Ask, ...], ...] = (
@@ -81,7 +81,8 @@ def expected(before: Plain, ask: Ask) -> tuple[Plain, Reply]:
     it = request(ask)
     if isinstance(it, etcd.Await):
         now = before.get(it.key, (None, False))[0]
-        return before, Snapshot(now, tuple(key for key in it.alive if key not in before) if now == it.seen else ())
+        gone = tuple(key for key in it.alive if key not in before) if now == it.seen else ()
+        return before, Snapshot(now, gone, it.until in before)
     writes = isinstance(it, etcd.Create | etcd.Put | etcd.Mkdir)
     if any(before.get(above, (None, False))[0] is not None for above in _above(it.key)):
         return before, Failed(CODES["not a directory"])
@@ -126,6 +127,8 @@ def refusals_change_nothing(start: int, asks: list[Ask], ask: Ask) -> None:
         assert after == store
     if isinstance(reply, Failed):
         assert reply.code in etcd.ERROR_NAMES
+        assert reply.index == store.index
+        assert reply == Failed(reply.code), "two refusals differ in nothing but their reason"
 
 
 def one_index_per_change(start: int, asks: list[Ask], ask: Ask) -> None:
@@ -236,16 +239,16 @@ def only_waits_wait(start: int, asks: list[Ask], ask: Ask) -> None:
     if isinstance(it, etcd.Await):
         _, reply = etcd.apply(store, it)
         assert isinstance(reply, Snapshot)
-        assert etcd.enabled(store, it) == (reply.value != it.seen or reply.missing != ())
+        assert etcd.enabled(store, it) == (reply.value != it.seen or reply.missing != () or reply.found)
     else:
         assert etcd.enabled(store, it)
 
 
-def indices_do_not_matter(start: int, asks: list[Ask], ask: Ask) -> None:
-    """Forgetting indices keeps every answer and every later key."""
+def indices_do_not_matter(start: int, asks: list[Ask], ask: Ask, floor: int) -> None:
+    """Forgetting indices keeps every answer and every later key; what remains of etcd's own index is as told."""
     store = store_after(start, asks)
-    bare = etcd.forget_indices(store)
-    assert bare.index == 0
+    bare = etcd.forget_indices(store, floor)
+    assert bare.index == floor
     assert bare.nodes == tuple((key, Node(node.value, node.ttl, 0)) for key, node in store.nodes)
     after, reply = etcd.apply(store, request(ask))
     later, same = etcd.apply(bare, request(ask))
@@ -276,7 +279,7 @@ CONTRACTS = (
     Contract(lists_are_direct, ("_list",), {"start": _start, "asks": _asks}),
     Contract(
         apply_is_total_and_right,
-        ("apply", "_apply_write", "_list", "_write", "_delete", "_blocked"),
+        ("apply", "_apply_write", "_list", "_write", "_delete", "_blocked", "_snapshot"),
         {"start": _start, "asks": _asks, "ask": _ask},
     ),
     Contract(refusals_change_nothing, ("apply", "_apply_write"), {"start": _start, "asks": _asks, "ask": _ask}),
@@ -286,5 +289,9 @@ CONTRACTS = (
     Contract(get_is_exact, ("Store.get",), {"kept": _place, "place": _place}),
     Contract(expiry_takes_one_key, ("expire",), {"start": _start, "asks": _asks, "place": _place}),
     Contract(only_waits_wait, ("enabled",), {"start": _start, "asks": _asks, "ask": _ask}),
-    Contract(indices_do_not_matter, ("forget_indices",), {"start": _start, "asks": _asks, "ask": _ask}),
+    Contract(
+        indices_do_not_matter,
+        ("forget_indices",),
+        {"start": _start, "asks": _asks, "ask": _ask, "floor": st.integers(0, 9)},
+    ),
 )

@@ -24,7 +24,7 @@ class Plant:
 
     @property
     def id(self) -> str:
-        return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}"
+        return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}: {self.about}"
 
 
 def _renders_sorted(right: Faulty) -> Faulty:
@@ -63,6 +63,20 @@ def _swaps_blindly(right: Faulty) -> Faulty:
     return apply
 
 
+def _forgets_where(right: Faulty) -> Faulty:
+    def apply(store: etcd.Store, request: etcd.Request) -> Any:
+        after, reply = right(store, request)
+        return after, etcd.Failed(reply.code) if isinstance(reply, etcd.Failed) else reply
+
+    return apply
+
+
+def _waits_for_less(right: Faulty) -> Faulty:
+    return lambda store, request: right(
+        store, replace(request, until=None) if isinstance(request, etcd.Await) else request
+    )
+
+
 def _overwrites_directories(right: Faulty) -> Faulty:
     return lambda store, request, node: right(store, request, None if isinstance(request, etcd.Put) else node)
 
@@ -89,6 +103,7 @@ PLANTS = (
     Plant(
         docs, "parse", "drops unknown fields", lambda right: lambda text: replace(right(text), extra=()), "round_trip"
     ),
+    Plant(docs, "parse", "no bounds", lambda right: lambda text: replace(right(text), bounds=None), "bounds_stay"),
     Plant(docs, "render", "another byte", _renders_sorted, "wire_is_pytorchs"),
     Plant(
         docs,
@@ -99,6 +114,7 @@ PLANTS = (
     ),
     Plant(docs, "setup", "no maker", lambda right: lambda creator: right(None), "setup_and_publish"),
     Plant(docs, "publish", "the next number", lambda right: lambda v, owned: right(v + 1, owned), "setup_and_publish"),
+    Plant(docs, "publish", "for any number", lambda right: lambda v, bounds: right(v, None), "bounds_stay"),
     Plant(docs, "size", "one too many", lambda right: lambda d: right(d) + (right(d) > 2), "size_is_the_participants"),
     Plant(docs, "join", "freezes one late", _freezes_late, "join_takes_the_next_rank"),
     Plant(
@@ -126,6 +142,8 @@ PLANTS = (
     ),
     Plant(docs, "rank_of", "the last slot", _finds_the_last, "first_slot_counts"),
     Plant(etcd, "apply", "swaps blindly", _swaps_blindly, "swaps_compare"),
+    Plant(etcd, "apply", "forgets where it refused", _forgets_where, "refusals_change_nothing"),
+    Plant(etcd, "_snapshot", "never finds", _waits_for_less, "apply_is_total_and_right"),
     Plant(etcd, "_apply_write", "overwrites a directory", _overwrites_directories, "directories_are_no_files"),
     Plant(etcd, "_write", "forgets parents", _forgets_parents, "keys_form_a_tree"),
     Plant(
@@ -139,12 +157,13 @@ PLANTS = (
     Plant(etcd, "_blocked", "never", lambda right: lambda store, key: False, "keys_form_a_tree"),
     Plant(etcd, "_parents", "the first only", lambda right: lambda key: right(key)[:1], "keys_form_a_tree"),
     Plant(etcd, "expire", "without a TTL too", lambda right: etcd._delete, "expiry_takes_one_key"),
+    Plant(etcd, "enabled", "deaf to what it waits for", _waits_for_less, "only_waits_wait"),
     Plant(etcd, "enabled", "always", lambda right: lambda store, request: True, "only_waits_wait"),
     Plant(
         etcd,
         "forget_indices",
         "keeps the last",
-        lambda right: lambda s: replace(right(s), index=s.index),
+        lambda right: lambda s, floor=0: replace(right(s, floor), index=s.index),
         "indices_do_not_matter",
     ),
     Plant(

@@ -54,9 +54,8 @@ STEP_OF = {
 """Action -> step of the document. A lost reply is one of these writes with another reader, so it adds no row."""
 
 SPACES = (
-    Config(Rules(1, 2), 2, Budget(closes=1)),
+    Config(Rules(1, 2), 2, Budget(closes=1, expiries=1)),
     Config(Rules(2, 2), 2, Budget(crashes=1)),
-    Config(Rules(1, 2), 2, Budget(expiries=1)),
     Config(Rules(1, 2), 2, Budget(lost_leases=1)),
     Config(machine.upstream(Rules(1, 2)), 2, Budget(expiries=1, closes=1)),
 )
