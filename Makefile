@@ -33,7 +33,7 @@ check: setup
 	@$(BIN)/rallypoint check $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --session-timeout=690) $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(if $(SLOW),,-m "not slow" --session-timeout=690) $(ARGS)
 
 lint: setup
 	$(BIN)/python -m ruff check .

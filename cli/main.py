@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -106,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if signal.getsignal(ending) is signal.SIG_DFL:  # under nohup SIGHUP is ignored, and stays so
             signal.signal(ending, _leave)
     _ended_by.clear()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a run id may have letters that the terminal has not
+            stream.reconfigure(errors="backslashreplace")
     try:
         if sys.flags.optimize:
             raise UnusableError("Python runs without assertions", "-O or PYTHONOPTIMIZE", "run it without")

@@ -380,6 +380,8 @@ def endpoints_of(text: str, default_port: int = 2379) -> tuple[tuple[str, int], 
 
     Raises ValueError for anything else.
     """
+    if "@" in text:  # nobody may see what stands before it
+        raise ValueError("not HOST:PORT: a user and a password are options of their own")
     return tuple(_endpoint(part.strip(), default_port) for part in text.split(",") if part.strip())
 
 
@@ -391,6 +393,6 @@ def _endpoint(text: str, default_port: int) -> tuple[str, int]:
         host, port = address.hostname, address.port
     except ValueError as error:
         raise ValueError(f"not HOST:PORT: {text!r}") from error
-    if not host or address.path or address.query or address.username is not None:
+    if not host or address.path or address.query or address.fragment or any(letter.isspace() for letter in text):
         raise ValueError(f"not HOST:PORT: {text!r}")
     return host, default_port if port is None else port

@@ -182,6 +182,8 @@ def rendezvous_parameters(url: str) -> RendezvousParameters:
         raise ValueError(f"{where}: not of the form {URL_FORM}; a # or blank in a name is written as %23 or %20")
     try:
         _check_hosts(hosts, shown)
+        if "@" in path:
+            raise ValueError("a @ in a name, or a / in a password, is written as %40 or %2F")
         config = _query(query)
         if at:
             config |= _user(user, config)

@@ -72,6 +72,21 @@ def _participant() -> str:
     return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
+class _Publisher:
+    """The store as rank 0 uses it: what it has written it need not read back, and wait for if the run's keys are lost."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self._store = store
+        self._own: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._store.set(key, value)
+        self._own[key] = value.encode() if isinstance(value, str) else value
+
+    def get(self, key: str) -> bytes:
+        return self._own[key] if key in self._own else self._store.get(key)
+
+
 def _unnamed(host: str, port: int) -> str | None:
     """The address by which this host reaches another, if its own name leads nowhere (R53); None: the name will do."""
     with contextlib.suppress(OSError):
@@ -159,14 +174,28 @@ class EtcdRendezvous:
     def _meet(self) -> tuple[str, int, int]:
         self._disown_in_fork()
         start = machine.reenter(self.rules, self._worker, _participant())
-        with rendezvous_errors(f"run {self._run_id!r}"):
-            ended = self._driver.run(start, self._deadline, self._last_call_timeout, self._note)
+        try:
+            with rendezvous_errors(f"run {self._run_id!r}"):
+                ended = self._driver.run(start, self._deadline, self._last_call_timeout, self._note)
+                ended = self._unless_dead(ended)
+        except BaseException:  # Ctrl-C, too: nobody is to wait for this worker
+            self.leave()
+            raise
         if ended.pc != machine.MEMBER:
             self._fail(ended)
         assert ended.rank is not None
         assert ended.world is not None
         logger.info("run %r: rank %d of %d in version %s", self._run_id, ended.rank, ended.world, ended.version)
         return str(ended.version), ended.rank, ended.world
+
+    def _unless_dead(self, ended: Worker) -> Worker:
+        """Workers with other bounds are in the way; they may be dead, and then their leases end within their TTL."""
+        patience = min(self._deadline, time.monotonic() + self.rules.keep_alive_ttl + BOOTSTRAP_SLICE)
+        while ended.pc == "mismatch" and (left := patience - time.monotonic()) > 0:
+            time.sleep(min(left, BOOTSTRAP_SLICE))
+            again = machine.fresh(self.rules, _participant())
+            ended = self._driver.run(again, self._deadline, self._last_call_timeout, self._note)
+        return ended
 
     def _note(self, worker: Worker) -> None:
         if worker.pc not in machine.ENDED and worker.pc != "withdraw":
@@ -227,8 +256,9 @@ class EtcdRendezvous:
         with rendezvous_errors(f"run {self._run_id!r}"):
             closer = machine.start_closing(Worker(_participant()))
             ended = self._asking.run(closer, time.monotonic() + self._answer, 0, lambda _: None)
-        if ended.pc != "closed":
-            raise RendezvousConnectionError(f"run {self._run_id!r}: could not be closed in {self._answer:g} s")
+            if ended.pc != "closed":
+                raise RendezvousConnectionError(f"run {self._run_id!r}: could not be closed in {self._answer:g} s")
+            self._worker = machine.notice(self.rules, self._worker, self._text(time.monotonic() + POLL))
 
     def leave(self) -> None:
         """Give up membership at once, so that nobody waits for a TTL; close idle connections. May be repeated.
@@ -279,11 +309,12 @@ class EtcdRendezvous:
         usual = store.timeout
         if rank == 0 and local_addr is None:
             local_addr = _unnamed(*self._http.access.endpoints[0])
+        used: Any = _Publisher(store) if rank == 0 else store
         try:
             while (left := self._deadline - time.monotonic()) > 0:
                 store.set_timeout(timedelta(seconds=left if rank == 0 else min(left, BOOTSTRAP_SLICE)))
                 try:
-                    return RendezvousStoreInfo.build(rank, store, local_addr=local_addr)
+                    return RendezvousStoreInfo.build(rank, used, local_addr=local_addr)
                 except LookupError:
                     self._look_after(version)
                 except dist.DistNetworkError as error:

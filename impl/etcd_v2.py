@@ -99,13 +99,18 @@ class EtcdV2:
         while time.monotonic() < deadline:
             try:
                 value, index = self._read(request.key, deadline)
-                missing = self._missing(request.alive, deadline) if value == request.seen else ()
-                found = request.until is not None and self._read(request.until, deadline)[0] is not None
+                missing, listed = self._missing(request.alive, deadline) if value == request.seen else ((), index)
+                found = False
+                if request.until is not None:
+                    there, listed = self._read(request.until, deadline)
+                    found = there is not None
                 if value == request.seen and not missing and not found:
                     self._watch(request, index + 1, deadline)
                     continue
-                if missing or found:  # all must be true of one instant; what is gone, or there, stays so
-                    value, index = self._read(request.key, deadline)
+                if missing or found:
+                    # All must be true of one instant: that of the last look, if the value is still the same after it.
+                    again, now = self._read(request.key, deadline)
+                    value, index = (again, listed) if again == value else (again, now)
                 missing = missing if value == request.seen else ()
                 return self._seen(request, model.Snapshot(value, missing, found), index)
             except EtcdUnavailable:
@@ -113,14 +118,16 @@ class EtcdV2:
                     raise
         return None
 
-    def _missing(self, keys: tuple[str, ...], deadline: float) -> tuple[str, ...]:
-        """Those of ``keys`` that are gone. A keep-alive that is gone never comes back."""
+    def _missing(self, keys: tuple[str, ...], deadline: float) -> tuple[tuple[str, ...], int]:
+        """Those of ``keys`` that are gone, and etcd's index then. A keep-alive that is gone never comes back."""
         present: set[str] = set()
+        index = 0
         for directory in sorted({key.rpartition("/")[0] for key in keys}):
             answer = self.http.call("GET", self._long(directory), {}, deadline)
+            index = answer.index
             if isinstance(answer, Answer):
                 present.update(self._short(node.key) for node in answer.node.children)
-        return tuple(key for key in keys if key not in present)
+        return tuple(key for key in keys if key not in present), index
 
     def _read(self, key: str, deadline: float) -> tuple[str | None, int]:
         """The key's value (None: absent), and etcd's index."""

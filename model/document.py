@@ -59,6 +59,10 @@ TRANSITIONS = (
 """The whole protocol, as seen from the document. Diagrams are drawn from it; the explorer is checked against it."""
 
 
+MOST = 10**18
+"""Counts and version numbers are below: their decimal text is ``is_number``."""
+
+
 class BrokenDocumentError(ValueError):
     """The text under ``active_version`` is not a rendezvous document; the message says why."""
 
@@ -88,8 +92,8 @@ def _broken(reason: str) -> BrokenDocumentError:
 
 def _int(fields: dict[str, Any], name: str) -> int | None:
     value = fields.pop(name, None)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise _broken(f"{name} is {value!r}, not a count")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST):
+        raise _broken(f"{name} is no count, or none below 10^18")
     return value
 
 
@@ -109,7 +113,9 @@ def _owners(fields: dict[str, Any]) -> tuple[tuple[int, str], ...] | None:
     if not isinstance(value, dict) or not all(
         is_number(rank) and isinstance(owner, str) for rank, owner in value.items()
     ):
-        raise _broken(f"owners is {value!r}, not a mapping from rank to worker id")
+        raise _broken(f"owners is {value!r:.80}, not a mapping from rank to worker id")
+    for owner in value.values():
+        _key_part(owner, "owner")
     return tuple(sorted((int(rank), owner) for rank, owner in value.items()))
 
 
@@ -120,6 +126,12 @@ def _bounds(fields: dict[str, Any]) -> tuple[int, int] | None:
     if len(value) != 2 or not 1 <= value[0] <= value[1]:
         raise _broken(f"bounds is {list(value)}, not [min, max]")
     return value[0], value[1]
+
+
+def _key_part(name: str, what: str) -> None:
+    """Ids of workers are parts of keys."""
+    if not name or "/" in name:
+        raise _broken(f"{what} {name!r:.80} cannot be part of a key")
 
 
 def is_number(text: str) -> bool:
@@ -167,6 +179,8 @@ def parse(text: str) -> Document:
         waiters=_list(fields, "waiters", str),
         extra=tuple(sorted((name, json.dumps(value)) for name, value in fields.items())),
     )
+    for waiter in document.waiters or ():
+        _key_part(waiter, "waiter")
     _check(document)
     return document
 

@@ -14,7 +14,8 @@ from rallypoint.model import etcd
 from rallypoint.model import worker as machine
 from rallypoint.model.document import CLOSED, FINAL, FROZEN, JOINABLE, SETUP, Document
 from rallypoint.model.etcd import Store
-from rallypoint.model.worker import Rules, Worker
+from rallypoint.model.rules import Rules
+from rallypoint.model.worker import Worker
 
 NEWCOMER = "a newcomer"
 MOST = 20  # requests of one worker between two changes of the document; the machine needs half of them

@@ -50,6 +50,9 @@ class Rules:
     closed_expires: bool = True  # L-E
 
     def __post_init__(self) -> None:
+        for name in ("min_workers", "max_workers"):
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
         if not 1 <= self.min_workers <= self.max_workers:
             raise ValueError(f"min_workers={self.min_workers}, max_workers={self.max_workers}: must be 1 <= min <= max")
         if self.early_lease and not self.owned_slots:

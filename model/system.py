@@ -18,7 +18,8 @@ from rallypoint.model import document as docs
 from rallypoint.model import etcd
 from rallypoint.model import worker as machine
 from rallypoint.model.etcd import Reply, Request, Store
-from rallypoint.model.worker import Rules, Worker
+from rallypoint.model.rules import Rules
+from rallypoint.model.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

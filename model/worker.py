@@ -311,8 +311,8 @@ def _value(reply: Reply) -> str | None:
         raise docs.BrokenDocumentError("not a rendezvous document: a directory is in its place")
     if isinstance(reply, Done | Snapshot):
         return reply.value
-    assert isinstance(reply, Failed)
-    assert reply.code == NOT_FOUND
+    if reply != Failed(NOT_FOUND):
+        raise docs.BrokenDocumentError("not a rendezvous document: a key is in the place of a directory above it")
     return None
 
 
@@ -332,8 +332,10 @@ def _counter(rules: Rules, worker: Worker, reply: Reply) -> Worker:
     if isinstance(reply, Failed):
         return _at(worker, "recount", version=reply.index) if rules.counter_restored else _at(worker, "fatal")
     assert isinstance(reply, Done)
-    if reply.value is None or not docs.is_number(reply.value):
+    if reply.value is None or not docs.is_number(reply.value) or reply.value != str(int(reply.value)):
         raise docs.BrokenDocumentError(f"not a rendezvous document: the version counter holds {reply.value!r}")
+    if int(reply.value) + 1 >= docs.MOST:
+        raise docs.BrokenDocumentError(f"not a rendezvous document: the version counter is at its end, {reply.value}")
     return _at(worker, "bump", version=int(reply.value) + 1)
 
 
@@ -783,6 +785,8 @@ def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ..
             return Standing(
                 1, True, f"the keep-alive of {lost[0]} is gone: version {document.version} has lost a member"
             )
+        if rules.told_when_stale and rules.owned_slots and docs.rank_of(document, worker.id) != worker.rank:
+            return Standing(1, True, f"version {document.version} is another one of this number: etcd was set back")
         full = rules.spares_parked and docs.size(document) >= rules.max_workers
         count = 0 if full else waiting(rules, document, keys)
         return Standing(count, False, f"{count} workers wait to be let in" if count else "")
@@ -803,19 +807,25 @@ def waiting(rules: Rules, document: Document, keys: tuple[str, ...]) -> int:
     return max(0, (document.num_workers_waiting or 0) - dead)
 
 
+def _wrong_bounds(rules: Rules, document: Document) -> str:
+    lowest, highest = document.bounds or (0, 0)
+    return (
+        f"version {document.version} is for {lowest} to {highest} workers, this one asks for "
+        f"{rules.min_workers} to {rules.max_workers}"
+    )
+
+
 def reason(rules: Rules, worker: Worker) -> str:
     """What the worker waits for, for logs, errors and status pages."""
     if worker.pc == "mismatch":
-        lowest, highest = docs.parse(_seen(worker)).bounds or (0, 0)
-        return (
-            f"version {worker.version} is for {lowest} to {highest} workers, this one asks for "
-            f"{rules.min_workers} to {rules.max_workers}"
-        )
+        return _wrong_bounds(rules, docs.parse(_seen(worker)))
     if worker.pc in ENDED:
         return worker.pc
     about = TABLE[worker.pc].about
-    if worker.pc in ("peers", "wait_final") and worker.seen is not None:
+    if worker.pc in ("wait", "peers", "wait_final") and worker.seen is not None:
         document = docs.parse(worker.seen)
+        if worker.pc == "wait":
+            return _wrong_bounds(rules, document) if _foreign(rules, document) else about
         if worker.pc == "peers":
             return f"{about}: {docs.size(document)} of {rules.min_workers} to {rules.max_workers} are in"
         confirmed = len(set(document.keep_alives or ()))

@@ -26,7 +26,7 @@ from rallypoint.model.worker import Worker
 Predicate: TypeAlias = Callable[[Config, State], bool]
 Node = TypeVar("Node", bound=Hashable)
 Graph: TypeAlias = Mapping[Node, Sequence[tuple["int | None", Node]]]
-"""Every state with its steps: the fairness class of each, and the state after it, which is another one."""
+"""Every state with its steps: the fairness class of each, and the state after it."""
 Parents: TypeAlias = "dict[State, tuple[State, Step] | None]"
 
 
@@ -157,8 +157,7 @@ def check(
     for state in queue:
         graph[state] = []
         for owed, step in fair.steps(config, state, ttls=ttls):
-            if step.state != state:  # else it is no step
-                graph[state].append((owed, step.state))
+            graph[state].append((owed, step.state))
             if step.state not in parents:
                 parents[step.state] = (state, step)
                 queue.append(step.state)
@@ -176,8 +175,9 @@ def _judge(config: Config, liveness: Liveness, graph: Graph[State], parents: Par
 
 def fair_ends(graph: Graph[Node], region: set[Node]) -> set[Node]:
     """Those states of the region among which a fair run can stay for ever; one that ends stays where it is."""
-    inside = {state: [target for _, target in graph[state] if target in region] for state in region}
-    return set().union(*(it for it in components(inside) if _is_fair(it, graph)))
+    steps = {state: [step for step in graph[state] if step[1] != state] for state in region}  # else it is none
+    inside = {state: [target for _, target in steps[state] if target in region] for state in region}
+    return set().union(*(it for it in components(inside) if _is_fair(it, steps)))
 
 
 def _is_fair(component: set[Node], graph: Graph[Node]) -> bool:

@@ -13,7 +13,7 @@ from rallypoint.model import document as docs
 from rallypoint.model import worker as machine
 from rallypoint.model.document import CLOSED, FINAL, FROZEN, JOINABLE, SETUP, Document
 from rallypoint.model.etcd import Store
-from rallypoint.model.worker import Rules
+from rallypoint.model.rules import Rules
 
 
 def doubts(rules: Rules, store: Store) -> tuple[str, ...]:

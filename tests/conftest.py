@@ -14,6 +14,7 @@ import pytest
 
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+os.environ.pop("COLUMNS", None)  # pytest-xdist's processes have one: what is printed is as in a log
 
 from rallypoint.impl.etcd_http import EtcdHttp
 from rallypoint.impl.etcd_server import EtcdServer, ServerTls

@@ -7,8 +7,24 @@
 (*                                                                         *)
 (* A worker's step is one request: etcd applies it and the worker sees the *)
 (* reply.  LoseReply applies the request and leaves the worker where it    *)
-(* is, so that it repeats it, as an HTTP layer does.  Reading a watch:     *)
-(* AwaitX is enabled once what it waits for has happened.                  *)
+(* is, so that it repeats it, as an HTTP layer does.                       *)
+(*                                                                         *)
+(* Steps that are merged, and why nothing is lost:                         *)
+(*  - A request with what its worker computes before and after it: nobody  *)
+(*    else sees that, and etcd orders workers by their requests alone.  A  *)
+(*    lost request is a later one: no step.                                *)
+(*  - A watch with the read after it.  A watch says "look again", no more; *)
+(*    what happens between the two is seen by the read.  So the pair is a  *)
+(*    read, enabled once what it waits for has happened; being woken for   *)
+(*    nothing is WakeEarly.  (A watch on the whole directory, too.)        *)
+(*  - A write with the reading of what was written, where the reply is     *)
+(*    used.  PyTorch's workers read again: these are the actions XRead.    *)
+(*  - The renewal of a key changes nothing that anybody reads.  That it    *)
+(*    came too late is LoseLease, or ExpireDocument in a last call.        *)
+(*  - An outage is no step of ours: requests are repeated and leases       *)
+(*    renewed after it.  Outage is a step where something changes.         *)
+(*  - Time is no variable.  What a clock ends may end at any moment; that  *)
+(*    it does not while somebody can act is said in Fair only.             *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
@@ -290,70 +306,85 @@ Changed(x) == store.doc # x.seen
 Missing(x) == IF Changed(x) THEN {} ELSE Watched(x, x.seen) \ store.keys
 Woken(x) == IF Changed(x) THEN TRUE ELSE Missing(x) # {}  \* not a disjunction: TLC would count it twice
 
-\* model/worker.py: one action per line of TABLE, in its order.
+\* One action per line of the worker's table (model/worker.py: TABLE), in its order.  Each names the function of the
+\* model that it stands for, and the lines of PyTorch 2.13's etcd_rendezvous.py, or says that it is ours.
 
+\* worker._init; upstream 264-270.
 InitCounter(i) ==
     /\ w[i].pc = "init"
     /\ Write(i, At(w[i], "create"), At(w[i], "create"))
 
+\* worker._create; upstream 473-478, and 361 if refused.
 Create(i) ==
     /\ w[i].pc = "create"
     /\ Write(i, At(w[i], "counter"), At(w[i], "read"))
 
+\* worker._on_init_read; upstream 362-377.
 Read(i) ==
     /\ w[i].pc = "read"
     /\ Look(i, IF store.doc.status = "final" /\ Reread(w[i])
                THEN [At(w[i], "announce_read") EXCEPT !.version = store.doc.version]
                ELSE Dispatch(w[i], store.doc, {}))
 
+\* worker._wait; upstream 377-378.
 Wait(i) ==
     /\ w[i].pc = "wait"
     /\ Changed(w[i])
     /\ Look(i, OnWait(w[i], store.doc))
 
+\* worker._counter; upstream 481.
 ReadCounter(i) ==
     /\ w[i].pc = "counter"
     /\ Look(i, IF store.count # NoCount THEN [At(w[i], "bump") EXCEPT !.version = store.count + 1]
                ELSE IF CounterRestored(w[i]) THEN [At(w[i], "recount") EXCEPT !.version = store.floor]
                ELSE At(w[i], "fatal"))
 
+\* worker._recount; ours.
 Recount(i) ==
     /\ w[i].pc = "recount"
     /\ Write(i, [At(w[i], "bump") EXCEPT !.version = w[i].version + 1], At(w[i], "counter"))
 
+\* worker._bump; upstream 482-487.
 Bump(i) ==
     /\ w[i].pc = "bump"
     /\ Write(i, Phase(w[i], "mkdir"), At(w[i], IF RacesNotFatal(w[i]) THEN "read" ELSE "fatal"))
 
+\* worker._mkdir; upstream 494-499.
 MakeDirectory(i) ==
     /\ w[i].pc = "mkdir"
     /\ Write(i, Phase(w[i], "publish"), IF RacesNotFatal(w[i]) THEN Phase(w[i], "publish") ELSE Enter(w[i]))
 
+\* worker._publish; upstream 504-514.
 Publish(i) ==
     /\ w[i].pc = "publish"
     /\ Write(i, Dispatch(w[i], Opened(w[i]), {}), IF Reread(w[i]) THEN Enter(w[i]) ELSE At(w[i], "read"))
 
+\* worker._register; ours.
 Register(i) ==
     /\ w[i].pc = "register"
     /\ LET x == [Seeing(w[i], "join", w[i].seen) EXCEPT !.lease = KeepAliveKey(w[i], w[i].version)]
        IN  Write(i, x, x)
 
+\* worker._on_join_read; upstream 521-537.
 JoinRead(i) ==
     /\ w[i].pc = "join_read"
     /\ Look(i, IF Expected(w[i], store.doc, "joinable") /\ store.doc.size < MaxOf(w[i])
                THEN Seeing(w[i], "join", store.doc)
                ELSE Enter(w[i]))
 
+\* worker._join; upstream 539-564.
 Join(i) ==
     /\ w[i].pc = "join"
     /\ LET x == [w[i] EXCEPT !.rank = w[i].seen.size]
        IN  Write(i, IF Reread(x) THEN Phase(x, "peers_read") ELSE Dispatch(x, Joined(x.seen, x), {}),
                     Refused(w[i], "join_read"))
 
+\* worker._on_peers; upstream 568; of the last call's owner 764 and 794.
 PeersRead(i) ==
     /\ w[i].pc = "peers_read"
     /\ Look(i, OnPeers(w[i], store.doc, {}))
 
+\* worker._on_peers; upstream 570-584; of the last call's owner 766-774 and 814.
 AwaitPeers(i) ==
     /\ w[i].pc = "peers"
     /\ Woken(w[i])
@@ -361,23 +392,28 @@ AwaitPeers(i) ==
 
 OwnsLastCall(x) == x.pc = "peers" /\ x.rank = MinOf(x) - 1
 
+\* worker.last_call_over; upstream 777.
 LastCallOver(i) ==
     /\ OwnsLastCall(w[i])
     /\ Look(i, [Seeing(w[i], "freeze", w[i].seen) EXCEPT !.rank = w[i].rank])
 
+\* worker._freeze; upstream 778-795.
 Freeze(i) ==
     /\ w[i].pc = "freeze"
     /\ Write(i, IF Reread(w[i]) THEN Phase(w[i], "peers_read") ELSE Dispatch(w[i], Frozen(w[i].seen), {}),
                 Refused(w[i], "peers_read"))
 
+\* worker._on_confirm_read; upstream 591-601.
 ConfirmRead(i) ==
     /\ w[i].pc = "confirm_read"
     /\ Look(i, IF Expected(w[i], store.doc, "frozen") THEN ToConfirm(w[i], store.doc) ELSE Enter(w[i]))
 
+\* worker._keep_alive; upstream 603-606.
 KeepAlive(i) ==
     /\ w[i].pc = "keep_alive"
     /\ LET x == [w[i] EXCEPT !.pc = "confirm"] IN Write(i, x, x)
 
+\* worker._confirm; upstream 608-632.
 Confirm(i) ==
     /\ w[i].pc = "confirm"
     /\ LET key == KeepAliveKey(w[i], w[i].version)
@@ -385,36 +421,43 @@ Confirm(i) ==
        IN  Write(i, IF Reread(x) THEN Phase(x, "final_read") ELSE Dispatch(x, ConfirmedBy(x.seen, key, x), {}),
                     Refused(w[i], "confirm_read"))
 
+\* worker._on_wait_final; upstream 636.
 FinalRead(i) ==
     /\ w[i].pc = "final_read"
     /\ Look(i, OnWaitFinal(w[i], store.doc, {}))
 
+\* worker._on_wait_final; upstream 638-652.
 AwaitFinal(i) ==
     /\ w[i].pc = "wait_final"
     /\ Woken(w[i])
     /\ Look(i, OnWaitFinal(w[i], store.doc, Missing(w[i])))
 
+\* worker._on_announce_read; upstream 661-664.
 AnnounceRead(i) ==
     /\ w[i].pc = "announce_read"
     /\ Look(i, IF Expected(w[i], store.doc, "final")
                THEN Seeing(w[i], "announce", store.doc)
                ELSE Enter(w[i]))
 
+\* worker._queue; ours.
 Queue(i) ==
     /\ w[i].pc = "queue"
     /\ LET x == [Seeing(w[i], "announce", w[i].seen) EXCEPT !.lease = WaiterKey(w[i].version, w[i].id)]
        IN  Write(i, x, x)
 
+\* worker._announce; upstream 667-678.
 Announce(i) ==
     /\ w[i].pc = "announce"
     /\ Write(i, IF Reread(w[i]) THEN Phase(w[i], "monitor_read")
                 ELSE Seeing(w[i], "monitor", Announced(w[i].seen, w[i])),
                 Refused(w[i], "announce_read"))
 
+\* worker._on_monitor; upstream 690-693.
 MonitorRead(i) ==
     /\ w[i].pc = "monitor_read"
     /\ Look(i, OnMonitor(w[i], store.doc, {}))
 
+\* worker._alive; upstream 698-704.
 CheckAlive(i) ==
     /\ w[i].pc = "alive"
     /\ LET x == w[i]
@@ -424,15 +467,18 @@ CheckAlive(i) ==
                    ELSE IF Reread(x) \/ x.id \in Elements(x.seen.waiters) THEN Seeing(x, "monitor", x.seen)
                    ELSE Seeing(x, IF CountedOnce(x) /\ x.lease = None THEN "queue" ELSE "announce", x.seen))
 
+\* worker._on_monitor; upstream 735-746.
 Monitor(i) ==
     /\ w[i].pc = "monitor"
     /\ Woken(w[i])
     /\ Look(i, OnMonitor(w[i], store.doc, Missing(w[i])))
 
+\* worker._destroy; upstream 716-727.
 Destroy(i) ==
     /\ w[i].pc = "destroy"
     /\ Write(i, Enter(w[i]), IF Reread(w[i]) THEN Enter(w[i]) ELSE At(w[i], "read"))
 
+\* worker._publish_address; upstream 178.
 PublishAddress(i) ==
     /\ w[i].pc = "publish_address"
     /\ LET x == [w[i] EXCEPT !.pc = "member"] IN Write(i, x, x)
@@ -441,6 +487,7 @@ Addressed(x) ==
     IF x.version \in store.addresses THEN TRUE
     ELSE AddressWatched(x) /\ IF Changed(x) THEN TRUE ELSE x.seen # NoDoc /\ Missing(x) # {}
 
+\* worker._await_address; upstream 178.
 AwaitAddress(i) ==
     /\ w[i].pc = "await_address"
     /\ LET found == w[i].version \in store.addresses
@@ -448,14 +495,17 @@ AwaitAddress(i) ==
        IN  /\ Addressed(w[i])
            /\ Look(i, OnAddress(w[i], store.doc, found, missing))
 
+\* worker._leave; ours.
 Leave(i) ==
     /\ w[i].pc = "leave"
     /\ LET x == [At(w[i], "create") EXCEPT !.lease = None] IN Write(i, x, x)
 
+\* worker._withdraw; ours.
 Withdraw(i) ==
     /\ w[i].pc = "withdraw"
     /\ LET x == [At(w[i], "timed_out") EXCEPT !.lease = None] IN Write(i, x, x)
 
+\* worker._close_read; upstream 829-833.
 CloseRead(i) ==
     /\ w[i].pc = "close_read"
     /\ Look(i, IF store.doc.status = "closed" THEN At(w[i], "closed")
@@ -463,10 +513,12 @@ CloseRead(i) ==
                     THEN At(w[i], IF ClosingAlwaysCloses(w[i]) THEN "close_create" ELSE "fatal")
                ELSE [At(w[i], "close") EXCEPT !.seen = store.doc])
 
+\* worker._close; upstream 835-846.
 Close(i) ==
     /\ w[i].pc = "close"
     /\ Write(i, At(w[i], "closed"), At(w[i], "close_read"))
 
+\* worker._close; ours.
 CloseCreate(i) ==
     /\ w[i].pc = "close_create"
     /\ Write(i, At(w[i], "closed"), At(w[i], "close_read"))
@@ -490,6 +542,7 @@ Blank(id) == [id |-> id, pc |-> "create", seen |-> NoDoc, version |-> 0, rank |-
 
 Fresh(id) == IF Reread(Blank(id)) THEN [Blank(id) EXCEPT !.pc = "init"] ELSE Blank(id)
 
+\* system._requests; of the HTTP client, which repeats its request.
 LoseReply(i) ==
     /\ w[i].pc \in Writes
     /\ Pay("lost_replies")
@@ -498,11 +551,13 @@ LoseReply(i) ==
     /\ hist' = Remember(store')
     /\ UNCHANGED w
 
+\* worker.crash; of no line: anywhere.
 Crash(i) ==
     /\ w[i].pc \notin Ended \/ w[i].pc = "member"
     /\ Pay("crashes")
     /\ Become(i, [Blank(w[i].id) EXCEPT !.pc = "crashed"])
 
+\* worker.fresh; upstream 224-270, in a new process.
 Restart(i) ==
     /\ w[i].pc = "crashed"
     /\ Pay("restarts")
@@ -510,16 +565,19 @@ Restart(i) ==
 
 MeetsAgain(i) == Become(i, Reenter([w[i] EXCEPT !.id = NextId(w[i])]))
 
+\* worker.reenter; upstream 295-304.
 Rejoin(i) ==
     /\ w[i].pc = "member"
     /\ Pay("rejoins")
     /\ MeetsAgain(i)
 
+\* worker.start_closing; upstream 191-192.
 StartClosing(i) ==
     /\ w[i].pc \in {"member", "create"}
     /\ Pay("closes")
     /\ Become(i, At(w[i], "close_read"))
 
+\* worker.deadline; upstream 297-298, 744 and 864.
 Deadline(i) ==
     /\ w[i].pc \notin Ended \cup Between
     /\ Pay("deadlines")
@@ -528,6 +586,7 @@ Deadline(i) ==
                  ELSE [At(w[i], "timed_out") EXCEPT !.lease = None])
 
 \* A member looks at the document, and its version is closed.
+\* worker.notice; ours.
 SeeClosed(i) ==
     /\ w[i].pc = "member"
     /\ ClosedExpires(w[i])
@@ -542,6 +601,7 @@ Unchanged(x) ==
       [] x.pc = "wait_final" -> OnWaitFinal(x, store.doc, {})
       [] x.pc = "monitor" -> OnMonitor(x, store.doc, {})
 
+\* system._requests; upstream 741 and 861.
 WakeEarly(i) ==
     /\ w[i].pc \in {"wait", "peers", "wait_final", "monitor"}
     /\ IF w[i].pc = "wait" THEN ~Changed(w[i]) ELSE ~Woken(w[i])
@@ -555,6 +615,7 @@ CutOff(x) ==
     ELSE IF TirelessLeases(x) THEN x
     ELSE [x EXCEPT !.lease = None]
 
+\* worker.cut_off; upstream 330-336, and 893-899 for the lease.
 Outage(i) ==
     /\ w[i].pc \notin Between
     /\ w[i].pc \notin Ended \/ w[i].pc = "member"
@@ -570,8 +631,10 @@ Held(key) == \E i \in Slots :
 
 Drop(key) == store' = [store EXCEPT !.keys = @ \ {key}] /\ UNCHANGED <<w, hist>>
 
+\* system.environment; of etcd.
 ExpireKey == \E key \in store.keys : ~Held(key) /\ Drop(key) /\ UNCHANGED left
 
+\* system.environment; of etcd.
 LoseLease == \E key \in store.keys : Held(key) /\ Pay("lost_leases") /\ Drop(key)
 
 DocumentExpires ==
@@ -580,12 +643,14 @@ DocumentExpires ==
     /\ hist' = Remember(store')
     /\ UNCHANGED w
 
+\* system.environment; of etcd.
 ExpireDocument == Pay("expiries") /\ DocumentExpires
 
 Empty == [doc |-> NoDoc, ttl |-> FALSE, count |-> NoCount, dirs |-> {}, keys |-> {}, addresses |-> {},
           floor |-> store.floor]
 
 \* The run's directory expires, or somebody removes it. What remains is etcd's index, which is at least floor.
+\* system.environment; of etcd: 256-259.
 LoseRun ==
     /\ store # Empty
     /\ Pay("lost_runs")
@@ -701,6 +766,7 @@ Waiting(once, d) ==
 Standing(x) ==
     IF store.doc.status = "final" /\ (store.doc.version = x.version \/ ~ToldWhenStale(x))
     THEN IF ToldWhenStale(x) /\ ~(Elements(store.doc.keeps) \subseteq store.keys) THEN 1
+         ELSE IF ToldWhenStale(x) /\ OwnedSlots(x) /\ RankOf(store.doc, x.id) # x.rank THEN 1
          ELSE IF SparesParked(x) /\ store.doc.size >= MaxOf(x) THEN 0
          ELSE Waiting(CountedOnce(x), store.doc)
     ELSE IF ToldWhenStale(x) /\ ~Expected(x, store.doc, "closed") THEN 1 ELSE 0
@@ -756,10 +822,13 @@ Awake(x) ==
 
 Quiet == \A i \in Slots : ~Awake(w[i])
 
+\* fair.steps; of time.
 LastCallEnds(i) == Quiet /\ LastCallOver(i)
 
+\* fair.steps; of time.
 RunOut == Quiet /\ (\A i \in Slots : ~OwnsLastCall(w[i])) /\ DocumentExpires /\ UNCHANGED left
 
+\* fair.steps; of the agent, which calls next_rendezvous again.
 MeetAgain(i) == w[i].pc = "member" /\ Standing(w[i]) > 0 /\ MeetsAgain(i) /\ UNCHANGED left
 
 Calm(i) == Progress(i) \/ LastCallEnds(i) \/ MeetAgain(i)

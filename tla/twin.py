@@ -17,8 +17,9 @@ from rallypoint.model import worker as machine
 from rallypoint.model.document import Document
 from rallypoint.model.etcd import Store
 from rallypoint.model.explorer import Code, Explorer
+from rallypoint.model.rules import Rules
 from rallypoint.model.system import Budget
-from rallypoint.model.worker import Rules, Worker
+from rallypoint.model.worker import Worker
 from rallypoint.tla import manifest
 from rallypoint.tla.graph import Edge, Graph
 from rallypoint.tla.values import State, Value, canonical

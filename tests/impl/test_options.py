@@ -120,10 +120,17 @@ def test_a_password_that_is_unusable_is_not_shown() -> None:
     assert "12345" not in str(caught.value)
 
 
-@pytest.mark.parametrize("endpoint", ["host:port", "a b", "http://h:1", "h:99999", ","])
+@pytest.mark.parametrize("endpoint", ["host:port", "a b", "a\nb:1", "h:1#x", "http://h:1", "h:99999", ","])
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|endpoint|not a host"):
         create_rdzv_handler(params(endpoint, "job", 1, 1))
+
+
+@pytest.mark.parametrize("form", ["me:{}@h:1", "http://me:{}@h:1", "me:{},@h", "me@h:{}"])
+def test_an_endpoint_with_a_password_is_refused_without_showing_it(form: str) -> None:
+    with pytest.raises(ValueError, match="not HOST:PORT") as caught:
+        create_rdzv_handler(params(form.format(SECRET), "job", 1, 1))
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_min_above_max_is_refused_by_the_class_too(etcd_server: EtcdServer, prefix: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -337,11 +337,10 @@ _json = st.recursive(
     max_leaves=4,
 )
 _names = st.text(max_size=3)
-_fields = st.sampled_from(
-    ["status", "version", "participants", "keep_alives", "num_workers_waiting", "creator", "bounds", "owners", "waiters"]
-)
+_fields = st.sampled_from([field.name for field in fields(Document) if field.name != "extra"])
+_lists: list[Any] = [["k"], [0], [True], [1, 0], [1, 2], [2, 1], [1, 1, 1]]
 _strange = _json | st.sampled_from(
-    ["", "1", "-1", "1.0", "٣", "setup", -1, 0, True, 1.5, ["k"], [0], [True], [1, 0], [1, 2], [2, 1], [1, 1, 1], {"0": "a"}, {"x": "a"}, {"0": 1}]
+    ["", "1", "-1", "1.0", "٣", "setup", -1, 0, True, 1.5, *_lists, {"0": "a"}, {"x": "a"}, {"0": 1}]
 )
 _flag = st.booleans()
 _text = (

@@ -9,8 +9,8 @@ from rallypoint.model import system
 from rallypoint.model import worker as machine
 from rallypoint.model.etcd import Store
 from rallypoint.model.explorer import Code, Explorer
+from rallypoint.model.rules import Rules
 from rallypoint.model.system import Budget, Config
-from rallypoint.model.worker import Rules
 
 
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from rallypoint.model import system
 from rallypoint.model.explorer import Code, Explorer, Interner
+from rallypoint.model.rules import Rules, upstream
 from rallypoint.model.system import Budget, Config, State
 from rallypoint.model.walks import wander
-from rallypoint.model.worker import Rules, upstream
 from rallypoint.spec.invariants import INVARIANTS
 
 THREE = Config(Rules(3, 3), 3, Budget())

@@ -10,9 +10,11 @@ import pytest
 from rallypoint.model import document as docs
 from rallypoint.model import system
 from rallypoint.model import worker as machine
+from rallypoint.model.etcd import Done
 from rallypoint.model.explorer import Code, Exploration, Explorer
 from rallypoint.model.rules import HARDENING, Rules, upstream
 from rallypoint.model.system import Budget, Config
+from rallypoint.model.worker import Worker
 from rallypoint.spec.invariants import INVARIANTS
 from rallypoint.tla import manifest, twin
 
@@ -169,6 +171,12 @@ def test_each_defect_of_PyTorchs_class_has_a_twin_that_holds(config: manifest.Co
     assert {other.expected.verdict for other in same} == {"holds"}
     assert any(config.expected.property in (*other.invariants, *other.properties) for other in same)
     assert config.name.removesuffix("-upstream") in {other.name for other in same} | {"outage-lease"}
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "one", None])
+def test_a_counter_that_no_worker_wrote_is_an_error(text: str | None) -> None:
+    with pytest.raises(docs.BrokenDocumentError, match="version counter holds"):
+        machine.step(BOTH, Worker("0.0", "counter"), Done(text))
 
 
 def test_members_count_the_waiters_whose_lease_stands() -> None:

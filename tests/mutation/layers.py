@@ -1,19 +1,21 @@
 """Judge a mutant layer by layer: which of the project's checks tells it from the right thing.
 
-Layers: ``graph`` (the model's graph against TLC's), ``counts`` (states, edges, depth), ``invariants``, ``contracts``.
+Layers: ``graph`` (the model's graph against TLC's), ``counts`` (states, edges, depth), ``invariants`` (and liveness, on
+fair steps), ``contracts`` (run by hypothesis).
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mutate import Mutant, TlaMutant, planted
+from rallypoint.spec.liveness import LIVENESS
 from rallypoint.tla import SPEC_DIR, manifest, tlc
 from rallypoint.tla.graph import Graph
 
@@ -22,6 +24,7 @@ CONTRACT_EXAMPLES = 30
 UPSTREAM_RULES = ["reread"]
 UPSTREAM_HOLDS = ("TypeOK", "RankUnique", "RanksDense", "WorldAgree", "WorldBounds")
 
+Constants = Mapping[str, manifest.Constant]
 Outcome = dict[str, str]
 """layer -> why it told the mutant; a layer that did not is missing."""
 
@@ -35,33 +38,59 @@ class Right:
     depth: int
 
 
+HARDENED: tuple[Constants, ...] = (
+    {"Min": 1, "LostReplies": 1},
+    {"Expiries": 1},
+    {"Min": 1, "Deadlines": 1},
+    {"Min": 1, "Max": 1, "LostLeases": 1, "Closes": 1},
+    {"N": 1, "Min": 1, "Max": 1, "LostRuns": 1},
+    {"N": 1, "Min": 1, "Max": 1, "Closes": 1, "Expiries": 1},
+    {"Min": 1, "Others": [1], "OtherMin": 2, "OtherMax": 2},
+    {"Theirs": [1], "Rejoins": 1},
+    {"Bootstrap": True, "Crashes": 1},
+)
+UPSTREAM: tuple[Constants, ...] = (
+    {"Min": 1, "Closes": 1},
+    {"Crashes": 1},
+    {"EarlyWakes": 1},
+    {"N": 1, "Min": 1, "Max": 1, "LostRuns": 1},
+    {"N": 1, "Min": 1, "Max": 1, "Outages": 1},
+    {"Bootstrap": True, "Deadlines": 1},
+)
+FAIR: tuple[tuple[str, Constants], ...] = (
+    ("Fair", {"Crashes": 1}),
+    ("FairWithoutTtl", {"Rejoins": 1}),
+    ("FairWithoutTtl", {"Min": 1}),
+)
+
+
 def configs() -> list[manifest.Config]:
     """Small spaces that between them lead through every line of the worker's table, under both rule sets."""
     base = next(config for config in manifest.load_manifest() if config.name == "lost-reply")
     quiet = {**base.constants, "LostReplies": 0}
-    hardened = (
-        {"Min": 1, "LostReplies": 1},
-        {"Crashes": 1},
-        {"Expiries": 1},
-        {"Rejoins": 1},
-        {"Min": 1, "Deadlines": 1},
-    )
-    upstream = {**quiet, "Rules": UPSTREAM_RULES, "Min": 1, "Closes": 1}
+
+    def small(rules: str, constants: Constants) -> manifest.Config:
+        return replace(base, name=f"{rules} {constants}", constants={**quiet, **constants})
+
+    upstream = [small("upstream", {"Rules": UPSTREAM_RULES, **constants}) for constants in UPSTREAM]
     return [
-        *(replace(base, name=f"hardened {faults}", constants={**quiet, **faults}) for faults in hardened),
-        replace(base, name="upstream, closing", constants=upstream, invariants=UPSTREAM_HOLDS),
+        *(small("hardened", constants) for constants in HARDENED),
+        *(replace(config, invariants=UPSTREAM_HOLDS) for config in upstream),
+        *(
+            replace(small(formula, constants), specification=formula, properties=tuple(LIVENESS))
+            for formula, constants in FAIR
+        ),
     ]
 
 
 def right_graphs(some: list[manifest.Config]) -> list[Right]:
     """TLC's graphs, computed once for all mutants of the model."""
     found = []
-    for config in some:
-        result, graph = tlc.state_graph(config.job())
-        assert graph is not None, (config.name, result)
+    for index, result, graph in tlc.state_graphs([config.job() for config in some], parallel=2):
+        assert graph is not None, (some[index].name, result)
         assert result.depth is not None
-        found.append(Right(config, graph, result.depth))
-    return found
+        found.append((index, Right(some[index], graph, result.depth)))
+    return [right for _, right in sorted(found, key=lambda it: it[0])]
 
 
 def judge_model(mutant: Mutant | None, rights: list[Right]) -> Outcome:
@@ -70,7 +99,7 @@ def judge_model(mutant: Mutant | None, rights: list[Right]) -> Outcome:
     try:
         with planted(mutant) as modules:
             for right in rights:
-                _explore(modules, right, outcome)
+                (_explore if right.config.specification == "Spec" else _fair)(modules, right, outcome)
             for verdict in _contracts(modules):
                 outcome.setdefault("contracts", verdict)
                 break
@@ -104,6 +133,33 @@ def _explore(modules: dict[str, ModuleType], right: Right, outcome: Outcome) -> 
         outcome.setdefault("invariants", f"{name} after {len(violation.run)} steps in '{right.config.name}'")
     if "graph" not in outcome and (not found.complete or _graph(twin, config, explorer, raw) != right.graph):
         outcome["graph"] = f"'{right.config.name}'"
+
+
+def _fair(modules: dict[str, ModuleType], right: Right, outcome: Outcome) -> None:
+    """The same for fair steps; what must come to pass counts among the invariants. The search knows no depth."""
+    config, formula = modules["twin"].model_config(right.config), right.config.specification
+    liveness = modules["liveness"]
+    try:
+        verdicts = liveness.check(
+            config,
+            liveness.LIVENESS.values(),
+            ttls=modules["twin"].TTLS_RUN_OUT[formula],
+            max_states=2 * len(right.graph.states),
+        )
+        graph = modules["twin"].model_graph(config, formula)
+    except Exception as error:
+        for layer in ("graph", "counts", "invariants"):
+            outcome.setdefault(layer, f"{type(error).__name__} in '{right.config.name}'")
+        return
+    have = (len(graph.states), graph.edges.total())
+    want = (len(right.graph.states), right.graph.edges.total())
+    if have != want:
+        outcome.setdefault("counts", f"{have} for {want} in '{right.config.name}'")
+    for name, verdict in verdicts.items():
+        if verdict.violation:
+            outcome.setdefault("invariants", f"{name} in '{right.config.name}'")
+    if graph != right.graph:
+        outcome.setdefault("graph", f"'{right.config.name}'")
 
 
 def _graph(twin: ModuleType, config: Any, explorer: Any, raw: Counter[Any]) -> Graph | None:

@@ -4,7 +4,8 @@ May live here: the list, and the loading of a mutated model beside the right one
 recognised (``layers.py``).
 
 A mutant of the model is named ``module.function kind n``: kind and number of the mutation within its function, so a
-name outlives changes elsewhere. Every second function gives one mutant; the checksum of its name picks both.
+name outlives changes elsewhere. Every second function gives one mutant; the checksum of its name picks both. Functions
+that are new, or that others lean on, give all of theirs (``THOROUGH``).
 """
 
 from __future__ import annotations
@@ -28,15 +29,31 @@ from rallypoint.tla import SPEC_DIR
 
 MODEL_DIR = Path(rallypoint.model.__path__[0])
 CONTRACTS_DIR = Path(__file__).parent.parent / "model"
-MUTATED = ("document", "etcd", "worker", "system")
+MUTATED = ("document", "etcd", "rules", "worker", "system", "fair")
+
+THOROUGH = {
+    "system._forget",  # the floor of the version numbers
+    "worker._closed_ttl",
+    "worker._foreign",  # bounds
+    "worker._recount",
+    "worker._want_address",
+    "worker.cut_off",
+    "worker.introduce",
+    "worker.notice",  # a member that sees its version closed
+    "worker.reenter",  # mixed groups
+    "fair.told",
+}
 
 RELOADED = (
     "rallypoint.model.document",
     "rallypoint.model.etcd",
+    "rallypoint.model.rules",
     "rallypoint.model.worker",
     "rallypoint.model.system",
+    "rallypoint.model.fair",
     "rallypoint.model.explorer",
     "rallypoint.spec.invariants",
+    "rallypoint.spec.liveness",
     "rallypoint.tla.twin",
     "document_contracts",
     "etcd_contracts",
@@ -147,12 +164,18 @@ def every_mutant() -> list[Mutant]:
 
 
 def chosen() -> list[Mutant]:
-    """One mutant of every second function that has any."""
+    """One mutant of every second function that has any, and every mutant of the thorough ones."""
     by_function: dict[str, list[Mutant]] = {}
     for mutant in every_mutant():
         by_function.setdefault(f"{mutant.module}.{mutant.function}", []).append(mutant)
     sums = {function: zlib.crc32(function.encode()) for function in by_function}
-    return [mutants[sums[name] // 2 % len(mutants)] for name, mutants in by_function.items() if sums[name] % 2]
+    found = []
+    for name, mutants in by_function.items():
+        if name in THOROUGH:
+            found.extend(mutants)
+        elif sums[name] % 2:
+            found.append(mutants[sums[name] // 2 % len(mutants)])
+    return found
 
 
 def _tree(module: str) -> ast.Module:
@@ -222,9 +245,9 @@ class TlaMutant:
 
 
 TLA_MUTANTS = (
-    TlaMutant("Joined: freezes early", "j.size = Max THEN Frozen(j)", "j.size >= Min THEN Frozen(j)"),
+    TlaMutant("Joined: freezes early", "j.size = MaxOf(x) THEN Frozen(j)", "j.size >= MinOf(x) THEN Frozen(j)"),
     TlaMutant(
-        "ConfirmedBy: repetitions count", "IF IdempotentConfirm /\\ key \\in Elements(@) THEN @", "IF FALSE THEN @"
+        "ConfirmedBy: repetitions count", "IF IdempotentConfirm(x) /\\ key \\in Elements(@) THEN @", "IF FALSE THEN @"
     ),
     TlaMutant(
         "ConfirmedBy: count starts at 1", '!.status = "final", !.waiting = 0', '!.status = "final", !.waiting = 1'
@@ -236,13 +259,17 @@ TLA_MUTANTS = (
         "Covered(d) == Cardinality(Elements(d.keeps)) = d.size",
         "Covered(d) == Cardinality(Elements(d.keeps)) <= d.size",
     ),
-    TlaMutant("Enter: keeps its lease", "ELSE IF LeaveAtOnce THEN", "ELSE IF ~LeaveAtOnce THEN"),
+    TlaMutant("Enter: keeps its lease", "ELSE IF LeaveAtOnce(x) THEN", "ELSE IF ~LeaveAtOnce(x) THEN"),
     TlaMutant("Dispatch: ignores the missing", "ELSE IF missing # {} THEN", "ELSE IF FALSE THEN"),
-    TlaMutant("Apply: join without TTL", 'j.status = "frozen" \\/ j.size >= Min)', 'j.status = "frozen")'),
+    TlaMutant("Apply: join without TTL", 'j.status = "frozen" \\/ j.size >= MinOf(x))', 'j.status = "frozen")'),
     TlaMutant("Apply: final keeps its TTL", 'Swap(x.seen, c, c.status # "final")', "Swap(x.seen, c, TRUE)"),
     TlaMutant("Apply: bump from anything", "IF store.count = x.version - 1", "IF store.count <= x.version"),
-    TlaMutant("Bump: fatal", 'IF RacesNotFatal THEN "read" ELSE "fatal"', 'IF RacesNotFatal THEN "fatal" ELSE "read"'),
-    TlaMutant("OwnsLastCall: the first", "x.rank = Min - 1", "x.rank = 0"),
+    TlaMutant(
+        "Bump: fatal",
+        'IF RacesNotFatal(w[i]) THEN "read" ELSE "fatal"',
+        'IF RacesNotFatal(w[i]) THEN "fatal" ELSE "read"',
+    ),
+    TlaMutant("OwnsLastCall: the first", "x.rank = MinOf(x) - 1", "x.rank = 0"),
     TlaMutant("Refused: rereads", "ELSE IF store.doc = NoDoc THEN Enter(x)\n    ELSE Phase", "ELSE Phase"),
     TlaMutant("LoseReply: even if nothing changed", "    /\\ store' # store\n", ""),
     TlaMutant(
@@ -250,5 +277,34 @@ TLA_MUTANTS = (
         'IF w[i].pc = "confirm" /\\ w[i].lease = None\n',
         'IF w[i].pc = "confirm" /\\ FALSE\n',
     ),
-    TlaMutant("ExpireDocument: keeps the mark", "!.doc = NoDoc, !.ttl = FALSE]", "!.doc = NoDoc]"),
+    TlaMutant(
+        "DocumentExpires: keeps the mark", "[store EXCEPT !.doc = NoDoc, !.ttl = FALSE]", "[store EXCEPT !.doc = NoDoc]"
+    ),
+    TlaMutant("Foreign: never", "Foreign(x, d) == BoundsAgreed(x) /\\ d.bounds", "Foreign(x, d) == FALSE /\\ d.bounds"),
+    TlaMutant("Opened: other bounds", "THEN <<MinOf(x), MaxOf(x)>> ELSE None]", "THEN <<Min, Max>> ELSE None]"),
+    TlaMutant("Met: never mixed", "!.mixed = OwnedSlots(x) /\\ None", "!.mixed = FALSE /\\ None"),
+    TlaMutant("Counted: the floor stays", "!.count = n, !.floor = IF n > @ THEN n ELSE @]", "!.count = n]"),
+    TlaMutant("Recount: from zero", "!.version = store.floor]", "!.version = 0]"),
+    TlaMutant("OnAddress: waits on", "/\\ missing = {} THEN [x EXCEPT !.seen = d]", "THEN [x EXCEPT !.seen = d]"),
+    TlaMutant(
+        "Apply: closed for ever",
+        "Swap(x.seen, ClosedOf(x.seen), ClosedExpires(x))",
+        "Swap(x.seen, ClosedOf(x.seen), FALSE)",
+    ),
+    TlaMutant("Remember: closed for ever", "THEN [hist EXCEPT !.closed = FALSE] ELSE hist", "THEN hist ELSE hist"),
+    TlaMutant(
+        "SeeClosed: in any version",
+        'Expected(w[i], store.doc, "closed")\n    /\\ Become',
+        'store.doc.status = "closed"\n    /\\ Become',
+    ),
+    TlaMutant(
+        "Standing: spares disturb",
+        "SparesParked(x) /\\ store.doc.size >= MaxOf(x)",
+        "FALSE /\\ store.doc.size >= MaxOf(x)",
+    ),
+    TlaMutant("CutOff: goes on", "IF x.pc \\notin Ended /\\ Reread(x) THEN Enter(x)", "IF FALSE THEN Enter(x)"),
+    TlaMutant("Reenter: leaves a mixed version at once", "!.lease = IF x.mixed THEN None ELSE @]", "!.lease = @]"),
+    TlaMutant("RunOut: at any moment", "RunOut == Quiet /\\ ", "RunOut == "),
+    TlaMutant("LastCallEnds: at any moment", "LastCallEnds(i) == Quiet /\\ ", "LastCallEnds(i) == "),
+    TlaMutant("MeetAgain: untold", "Standing(w[i]) > 0 /\\ MeetsAgain(i)", "MeetsAgain(i)"),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rallypoint.model import fair, system
 from rallypoint.model.explorer import Explorer
-from rallypoint.model.rules import HARDENING, Rules, upstream
+from rallypoint.model.rules import HARDENING, Rules
 from rallypoint.model.system import Budget, Config
 from rallypoint.spec import liveness
 from rallypoint.spec.liveness import LIVENESS, components, fair_ends
@@ -22,6 +22,7 @@ GRAPHS: dict[str, tuple[Drawn, str, str]] = {
     "a run that ends may stay where it is": ({"a": [(0, "b")], "b": []}, "ab", "b"),
     "a step that is owed is taken some day": ({"a": [(0, "b")], "b": []}, "a", ""),
     "a fault is never owed": ({"a": [(None, "b")], "b": []}, "a", "a"),
+    "a step that changes nothing is none": ({"a": [(0, "a"), (0, "b")], "b": []}, "a", ""),
     "a cycle of owed steps": ({"a": [(0, "b")], "b": [(0, "a")]}, "ab", "ab"),
     "another class leads out of the cycle, from everywhere": (
         {"a": [(0, "b"), (1, "c")], "b": [(0, "a"), (1, "c")], "c": []},

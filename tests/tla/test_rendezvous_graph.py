@@ -46,9 +46,7 @@ def judge(config: Config, result: TlcResult, graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_tlc_and_the_model_have_the_same_graph(
-    name: str, sampled: Mapping[str, tuple[TlcResult, Graph]]
-) -> None:
+def test_tlc_and_the_model_have_the_same_graph(name: str, sampled: Mapping[str, tuple[TlcResult, Graph]]) -> None:
     judge(CONFIGS[name], *sampled[name])
 
 
@@ -85,6 +83,7 @@ def test_tlc_and_the_model_have_the_same_graph_everywhere(config: Config) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("config", LARGE, ids=lambda config: config.name)
 def test_beyond_that_the_counts_are_those_of_the_manifest(config: Config) -> None:
     """As the explorer's are: tests/model."""

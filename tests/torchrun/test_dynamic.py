@@ -71,7 +71,7 @@ def test_this_torch_caches_what_we_forget(make: Maker) -> None:
 
 
 def test_D_A_D_C_R31_R32_a_newcomer_that_sorts_first_is_the_new_address(make: Maker) -> None:
-    old, new = make("127.0.0.2"), make("127.0.0.1")
+    old, new = (make(address, last_call_timeout=3) for address in ("127.0.0.2", "127.0.0.1"))
     (alone,) = meet(old)
     with ThreadPoolExecutor() as pool:
         entering = pool.submit(new.next_rendezvous)
