@@ -120,8 +120,9 @@ def _claim(config: Config) -> str:
     """What the manifest says about a configuration, both ways."""
     want = config.expected
     if want.verdict == "violated":
-        return f"{config.name}: {want.property} is violated, in {want.steps} steps, as it must be"
-    return f"{config.name}: {len(config.invariants)} invariants"
+        steps = "" if want.steps is None else f", in {want.steps} steps"
+        return f"{config.name}: {want.property} is violated{steps}, as it must be"
+    return f"{config.name}: {', '.join((f'{len(config.invariants)} invariants', *config.properties))}"
 
 
 def _model(manifest: list[Config], tell: Progressing) -> Iterator[Row]:

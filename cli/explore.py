@@ -69,15 +69,15 @@ def command(
 ) -> int:
     """Visit every state that the model can reach, and judge the invariants on each.
 
-    Without CONFIG, all configurations of the quick class (`rallypoint tlc --list` lists them) but those that are left
-    to TLC, such as temporal properties. For each violated invariant the shortest run is printed.
+    Without CONFIG, all configurations but those of the long class (`rallypoint tlc --list` lists them). For each
+    violated property the shortest run is printed.
 
     Ends with 0 if every configuration has the verdict that the manifest expects, else with 1; with --set there is
     nothing to expect, and 1 means that an invariant is violated, or that the search was cut off. With --random, 1 means
     that an invariant is violated where the manifest does not expect it.
     """
     manifest = load_manifest()
-    quick = [config for config in manifest if config.time == "quick"]
+    quick = [config for config in manifest if config.time != "long"]
     left = [] if names else [config.name for config in quick if spaces.left_to_tlc(config)]
     chosen = select(manifest, names) if names else [config for config in quick if config.name not in left]
     chosen = [_changed(config, changes) for config in chosen]

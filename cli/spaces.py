@@ -16,8 +16,10 @@ from rallypoint.model.explorer import Check, Explorer, Violation
 from rallypoint.model.register import KEY as REGISTER
 from rallypoint.model.register import Find
 from rallypoint.model.walks import wander
+from rallypoint.spec import liveness
 from rallypoint.spec import register as register_spec
 from rallypoint.spec.invariants import INVARIANTS
+from rallypoint.spec.reach import NEVER
 from rallypoint.spec.sequence import Event
 from rallypoint.tla import register_twin, twin
 from rallypoint.tla.graph import Graph
@@ -95,22 +97,41 @@ class Sampled:
         return "not seen to fail"
 
 
+PREDICATES = {**INVARIANTS, **NEVER}
+
+
 def left_to_tlc(config: Config) -> str:
     """Why only TLC can judge this configuration, "" if the model can, too."""
-    if config.properties:
-        return f"temporal properties: {', '.join(config.properties)}"
-    if config.module == twin.MODULE:
-        unknown = [name for name in config.invariants if name not in INVARIANTS]
-        return f"no predicate for {', '.join(unknown)}" if unknown else ""
-    return ""
+    if config.module != twin.MODULE:
+        return f"temporal properties: {', '.join(config.properties)}" if config.properties else ""
+    unknown = [name for name in config.invariants if name not in PREDICATES]
+    unknown += [name for name in config.properties if name not in liveness.LIVENESS]
+    return f"no predicate for {', '.join(unknown)}" if unknown else ""
+
+
+def _refuse_if_left(config: Config) -> None:
+    reason = left_to_tlc(config)
+    if reason:
+        raise UnusableError(f"{config.name} is left to TLC", reason, f"run `rallypoint tlc {config.name}`")
 
 
 def _checks(config: Config, everything: bool) -> dict[str, Check]:
     """The predicates of module Rendezvous to judge. UnusableError if there is one that the model does not have."""
-    reason = left_to_tlc(config)
-    if reason:
-        raise UnusableError(f"{config.name} is left to TLC", reason, f"run `rallypoint tlc {config.name}`")
-    return {name: INVARIANTS[name] for name in (INVARIANTS if everything else config.invariants)}
+    _refuse_if_left(config)
+    return {name: PREDICATES[name] for name in (INVARIANTS if everything else config.invariants)}
+
+
+def _fair(config: Config) -> Found:
+    """The search for fair runs that violate the temporal properties of a configuration."""
+    _refuse_if_left(config)
+    started = time.monotonic()
+    space = twin.model_config(config)
+    ttls = twin.TTLS_RUN_OUT[config.specification]
+    verdicts = liveness.check(space, [liveness.LIVENESS[name] for name in config.properties], ttls=ttls)
+    violations = {name: verdict.violation for name, verdict in verdicts.items() if verdict.violation is not None}
+    size = next(iter(verdicts.values()))
+    seconds = time.monotonic() - started
+    return Found(size.states, size.edges, size.depth, seconds, True, {}, *_shown(space, violations))
 
 
 def explore(config: Config, *, everything: bool = False, on_progress: Callable[[int], None] | None = None) -> Found:
@@ -120,6 +141,8 @@ def explore(config: Config, *, everything: bool = False, on_progress: Callable[[
     """
     if config.module == register_twin.MODULE:
         return _register(config, everything)
+    if config.properties and not everything:
+        return _fair(config)
     space = twin.model_config(config)
     found = Explorer(space).explore(
         _checks(config, everything),
@@ -228,7 +251,7 @@ def graph(config: Config) -> Graph:
     """The model's labelled graph, to be compared with TLC's."""
     if config.module == register_twin.MODULE:
         return register_twin.model_graph(register_twin.model_config(config))
-    return twin.model_graph(twin.model_config(config))
+    return twin.model_graph(twin.model_config(config), config.specification)
 
 
 def dot(config: Config) -> str:

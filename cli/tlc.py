@@ -53,7 +53,7 @@ def _cores() -> int:
 
 @click.command("tlc")
 @click.argument("names", nargs=-1, metavar="[CONFIG]...")
-@click.option("--long", "with_long", is_flag=True, help="The configurations of the long class too.")
+@click.option("--long", "with_long", is_flag=True, help="The configurations of the other classes too.")
 @click.option("--list", "only_list", is_flag=True, help="List the configurations and stop.")
 @click.option(
     "--workers",
@@ -102,7 +102,9 @@ def command(
         if json_file:
             write_json(json_file, {"configurations": [_entry(config) for config in manifest]})
         return 0
-    chosen = select(manifest, names) if names else [config for config in manifest if with_long or _is_quick(config)]
+    chosen = (
+        select(manifest, names) if names else [config for config in manifest if with_long or config.time == "quick"]
+    )
     simulation = Simulation(simulate, depth, seed) if simulate else None
     mode = Mode(workers or _cores(), distributed or 0, simulation)
     _refuse_nonsense(chosen, mode)
@@ -136,8 +138,8 @@ def _refuse_nonsense(configs: Sequence[Config], mode: Mode) -> None:
         raise UnusableError("TLC's distributed server judges invariants only", where, "run them without --distributed")
 
 
-def _is_quick(config: Config) -> bool:
-    return config.time == "quick"
+def _is_small(config: Config) -> bool:
+    return config.time != "long"
 
 
 def _run(configs: Sequence[Config], mode: Mode, names: Sequence[str], console: Console) -> Iterator[Outcome]:
@@ -155,7 +157,7 @@ def _run(configs: Sequence[Config], mode: Mode, names: Sequence[str], console: C
         if mode.processes:
             yield from _run_class(configs, mode, 1, names, bars)
             return
-        small = [config for config in configs if mode.simulation or _is_quick(config)]
+        small = [config for config in configs if mode.simulation or _is_small(config)]
         yield from _run_class(small, replace(mode, workers=1), mode.workers, names, bars)
         yield from _run_class([config for config in configs if config not in small], mode, 1, names, bars)
 
@@ -256,7 +258,7 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
         result = outcome.result
         verdict = Text(_verdict(outcome), STYLES[outcome.verdict])
         if result is None:
-            table.add_row(outcome.config.name, "", "", "", verdict, Text("long class", "dim"), "")
+            table.add_row(outcome.config.name, "", "", "", verdict, Text(f"{outcome.config.time} class", "dim"), "")
             continue
         sizes = [f"{number:,}" for number in (result.states, result.edges, result.depth)]
         expected = Text("no", "bold red") if outcome.surprises else Text("yes", "green")

@@ -73,7 +73,7 @@ def _participant() -> str:
 
 
 class _Publisher:
-    """The store as rank 0 uses it: what it has written it need not read back, and wait for if the run's keys are lost."""
+    """The store as rank 0 uses it: what it has written it need not read back, and wait for if the keys are lost."""
 
     def __init__(self, store: EtcdStore) -> None:
         self._store = store

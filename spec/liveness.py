@@ -41,10 +41,13 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``obliged``: in how many of ``states`` the property is due (none: it says nothing). ``violation``: a shortest run
-    into states that a fair run need not leave, None if there are none."""
+    """``obliged``: in how many of ``states`` the property is due (none: it says nothing); ``edges``, ``depth``: as for
+    ``Exploration``. ``violation``: a shortest run into states that a fair run need not leave, None if there are none.
+    """
 
     states: int
+    edges: int
+    depth: int
     obliged: int
     violation: Violation | None
 
@@ -170,7 +173,17 @@ def _judge(config: Config, liveness: Liveness, graph: Graph[State], parents: Par
     due = {state for state in graph if liveness.due(config, state)}
     stuck = fair_ends(graph, {state for state in due if not liveness.goal(config, state)})
     nearest = next((state for state in graph if state in stuck), None)
-    return Verdict(len(graph), len(due), nearest and Violation(liveness.name, _run(nearest, parents)))
+    edges = sum(map(len, graph.values()))
+    violation = nearest and Violation(liveness.name, _run(nearest, parents))
+    return Verdict(len(graph), edges, _depth(parents), len(due), violation)
+
+
+def _depth(parents: Parents) -> int:
+    """The levels of the search, whose order is that of ``parents``."""
+    levels: dict[State, int] = {}
+    for state, parent in parents.items():
+        levels[state] = 1 if parent is None else levels[parent[0]] + 1
+    return max(levels.values())
 
 
 def fair_ends(graph: Graph[Node], region: set[Node]) -> set[Node]:

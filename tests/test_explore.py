@@ -97,8 +97,8 @@ def test_a_walk_that_breaks_what_nobody_expects_is_a_surprise(capsys: pytest.Cap
 def test_what_the_model_has_no_predicate_for_is_left_to_tlc(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = {name: check for name, check in spaces.INVARIANTS.items() if name != "NoFatalRace"}
-    monkeypatch.setattr(spaces, "INVARIANTS", known)
+    known = {name: check for name, check in spaces.PREDICATES.items() if name != "NoFatalRace"}
+    monkeypatch.setattr(spaces, "PREDICATES", known)
     said = explore(capsys, FAILING, code=2)
     assert f"{FAILING} is left to TLC (no predicate for NoFatalRace): run `rallypoint tlc {FAILING}`" in said
 

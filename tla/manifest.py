@@ -8,7 +8,7 @@ One ``[[config]]`` table per configuration of ``manifest.toml``; unknown keys ar
     name = "two-workers-lost-reply-upstream"
     about = "One paragraph: what happens here, and why it is worth a run."
     module = "MCRendezvous"            # the file MCRendezvous.tla
-    time = "quick"                     # or "long"
+    time = "quick"                     # or "full", or "long"
     without = ["early_lease"]          # optional: members that the set constant Rules has not, after all
     constants = { Min = 2, Owned = false, Rules = "UPSTREAM", Ranks = [0, 1] }   # a list is a set
     model_values = { Workers = ["w1", "w2"], Nobody = "Nobody" }                 # optional
@@ -39,9 +39,12 @@ else:
     import tomli as tomllib
 
 Constant: TypeAlias = "int | str | bool | list[Any]"
-TimeClass: TypeAlias = Literal["quick", "long"]
+TimeClass: TypeAlias = Literal["quick", "full", "long"]
 
-TIMEOUT_S: Mapping[TimeClass, float] = {"quick": 300.0, "long": 3600.0}
+LARGE = 20_000
+"""States from which on a JVM that compiles for speed is worth its start."""
+
+TIMEOUT_S: Mapping[TimeClass, float] = {"quick": 300.0, "full": 300.0, "long": 3600.0}
 """How long a run of each class may take before it counts as a failed harness."""
 
 
@@ -105,7 +108,7 @@ class Config:
             workers=workers,
             deadlock=self.deadlock and checking,
             timeout_s=TIMEOUT_S[self.time],
-            large=self.time == "long",
+            large=self.time == "long" or (self.counts.states or 0) > LARGE,
         )
 
     def violated(self, result: TlcResult) -> str | None:

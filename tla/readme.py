@@ -21,7 +21,7 @@ def _verdict(config: Config) -> str:
         sizes = f"{counts.states:,} states, {counts.edges:,} edges, depth {counts.depth}" if counts.states else ""
         text = "**Holds**" + (f": {sizes}" if sizes else "")
     formula = "" if config.specification == "Spec" else f", under {config.specification}"
-    return f"{text}{formula}{' (long)' if config.time == 'long' else ''}."
+    return f"{text}{formula}{'' if config.time == 'quick' else f' ({config.time})'}."
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ ALL = tuple(
 SPACES = tuple(
     pytest.param(config, id=config.name, marks=[pytest.mark.slow] if (config.counts.states or 0) > 50_000 else [])
     for config in ALL
-    if config.time == "quick" and config.specification == "Spec"
+    if config.time != "long" and config.specification == "Spec"
 )
 
 

@@ -121,7 +121,7 @@ NOT_LIVE = {
 FITTING = tuple(
     pytest.param(config, id=config.name, marks=[pytest.mark.slow] if (config.counts.states or 0) > 1500 else [])
     for config in ALL
-    if config.time == "quick"
+    if config.time != "long"
     and config.specification == "Spec"
     and config.expected.verdict == "holds"
     and "reread" not in config.constants["Rules"]  # type: ignore[operator]

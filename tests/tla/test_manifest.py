@@ -83,7 +83,7 @@ def test_defaults_are_merged(tmp_path: Path) -> None:
         (ENTRY + ENTRY, "of the same name: one"),
         (ENTRY.replace('module = "M"', ""), "no 'module'"),
         (ENTRY.replace('"M"', "1"), "module = 1 is not of type str"),
-        (ENTRY.replace('"quick"', '"soon"'), "time = 'soon' is not one of quick, long"),
+        (ENTRY.replace('"quick"', '"soon"'), "time = 'soon' is not one of quick, full, long"),
         (ENTRY.replace('"violated"', '"passes"'), "verdict = 'passes' is not one of"),
         (ENTRY.replace('property = "Safe"', 'property = "Sane"'), "violate 'Sane', which it does not check"),
         (ENTRY.replace('"violated"', '"holds"'), "expected to hold, yet"),
