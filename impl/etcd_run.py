@@ -194,7 +194,10 @@ class EtcdRendezvous:
         while ended.pc == "mismatch" and (left := patience - time.monotonic()) > 0:
             time.sleep(min(left, BOOTSTRAP_SLICE))
             again = machine.fresh(self.rules, _participant())
-            ended = self._driver.run(again, self._deadline, self._last_call_timeout, self._note)
+            now = self._driver.run(again, self._deadline, self._last_call_timeout, self._note)
+            if now.pc == "timed_out":
+                break  # what was in the way says more
+            ended = now
         return ended
 
     def _note(self, worker: Worker) -> None:

@@ -63,28 +63,28 @@ def unequal_maximum(side: Side) -> Observation:
     from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
     with Stage(side) as stage:
-        Attempt(stage.handler(2, 3)._rdzv_impl.rendezvous_barrier)
+        Attempt(stage.handler(2, 3, keep_alive_ttl=1)._rdzv_impl.rendezvous_barrier)
         assert becomes(lambda: stage.document().get("participants") == [0], 10)
-        other = stage.handler(1, 1, endpoint=stage.proxy.endpoint, timeout=4)
+        other = stage.handler(1, 1, endpoint=stage.proxy.endpoint, timeout=8, keep_alive_ttl=1)
         before = len(stage.proxy.seen())
         attempt = Attempt(other._rdzv_impl.rendezvous_barrier)
-        assert attempt.ended(12)
+        assert attempt.ended(16)
         tries = sum(one.form.get("prevExist") == "false" for one in stage.proxy.seen()[before:])
         named = attempt.error is not None and not isinstance(attempt.error, RendezvousTimeoutError)
-        return Observation(named and attempt.seconds < 2, f"{tries} attempts, {attempt.told()}")
+        return Observation(named and attempt.seconds < 5, f"{tries} attempts, {attempt.told()}")
 
 
 def unequal_minimum(side: Side) -> Observation:
     """L-R: two workers of one run were started with different minima."""
     from torch.distributed.elastic.rendezvous import RendezvousStateError
 
-    ttls: dict[str, Any] = {"joinable_ttl": 2, "last_call_timeout": 1}
+    ttls: dict[str, Any] = {"joinable_ttl": 2, "last_call_timeout": 1, "keep_alive_ttl": 1}
     with Stage(side) as stage:
         first = Attempt(stage.handler(2, 4, **ttls)._rdzv_impl.rendezvous_barrier)
         assert becomes(lambda: stage.document().get("participants") == [0], 10)
         version = stage.document()["version"]
         second = Attempt(stage.handler(1, 4, **ttls)._rdzv_impl.rendezvous_barrier)
-        if second.ended(3) and isinstance(second.error, RendezvousStateError):
+        if second.ended(5) and isinstance(second.error, RendezvousStateError):
             return Observation(True, f"the second is told: {second.told()}")
         met = first.returned(6) and second.returned(1)
         seen = f"met, {first.told()}" if met else f"not met, {first.told()}"
