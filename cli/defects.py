@@ -19,9 +19,9 @@ from rallypoint.model.errors import UnusableError
 from rich.table import Table
 from rich.text import Text
 
-HOLDS, VIOLATED, GAP, HARNESS_FAILED = "holds", "violated", "gap", "harness failed"
+HOLDS, VIOLATED, HARNESS_FAILED = "holds", "violated", "harness failed"
 NOT_REPRODUCED = "not reproduced here"
-STYLES = {HOLDS: "green", GAP: "bold yellow", VIOLATED: "bold red", HARNESS_FAILED: "bold red"}
+STYLES = {HOLDS: "green", VIOLATED: "bold red", HARNESS_FAILED: "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class Row:
 
     @property
     def on_ours(self) -> str:
-        broken = GAP if self.defect.known_gap else VIOLATED
-        return {True: HOLDS, False: broken, None: HARNESS_FAILED}[self.ours.ok]
+        return {True: HOLDS, False: VIOLATED, None: HARNESS_FAILED}[self.ours.ok]
 
     @property
     def good(self) -> bool:
@@ -77,9 +76,6 @@ def command(ids: tuple[str, ...], only_list: bool, area: str | None, json_file: 
         rows.append(row)
         console.print(f"{row.defect.id}: {row.on_ours}, upstream {row.on_upstream}", markup=False, highlight=False)
     console.print(_table(rows))
-    for row in rows:
-        if row.on_ours == GAP:
-            console.print(f"gap {row.defect.id}: {row.defect.known_gap}", markup=False, highlight=False)
     good = bool(rows) and all(row.good for row in rows)
     summary = (
         f"rallypoint holds {sum(row.on_ours == HOLDS for row in rows)} of {len(rows)}, upstream fails "

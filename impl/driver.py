@@ -23,6 +23,7 @@ from rallypoint.model.worker import Lease, Rules, Worker
 logger = logging.getLogger(__name__)
 
 PAUSE = 0.2  # seconds between two attempts while etcd cannot be reached
+SWEEP = 1.0  # seconds by which etcd may be late to remove a key whose TTL has run out
 GRACE = 2.0  # seconds after the deadline for giving up the lease
 
 
@@ -48,6 +49,7 @@ class Driver:
         Raises BrokenDocumentError if the document is none, UnusableError if etcd cannot be used.
         """
         last_call_ends: tuple[int | None, float] | None = None
+        others_known: tuple[int | None, float] | None = None
         while worker.pc not in machine.ENDED:
             self._tell(worker)
             now = time.monotonic()
@@ -63,6 +65,13 @@ class Driver:
                     worker = self._moved(machine.last_call_over(worker), on_step)
                     continue
                 until = min(until, last_call_ends[1])
+            if machine.awaits_others(worker):
+                if others_known is None or others_known[0] != worker.version:
+                    others_known = (worker.version, now + self.rules.keep_alive_ttl + SWEEP)
+                if now >= others_known[1]:
+                    worker = self._moved(machine.others_stay(worker), on_step)
+                    continue
+                until = min(until, others_known[1])
             reply = self._perform(worker, until)
             if reply is not None:
                 worker = self._moved(machine.step(self.rules, worker, reply), on_step)

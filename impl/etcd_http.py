@@ -371,8 +371,9 @@ def _connection_trouble(cause: BaseException | None, where: str) -> EtcdUnavaila
 
     if isinstance(cause, exceptions.SSLError | ssl.SSLError):
         return UnusableError("no trusted TLS connection", where, f"check protocol and certificates ({cause})")
+    hint = "; is TLS on there?" if where.startswith("https:") else ""
     never_sent = isinstance(cause, exceptions.NewConnectionError | exceptions.ConnectTimeoutError)
-    return EtcdUnavailable(f"etcd at {where} cannot be reached ({cause})", maybe_applied=not never_sent)
+    return EtcdUnavailable(f"etcd at {where} cannot be reached ({cause}{hint})", maybe_applied=not never_sent)
 
 
 def endpoints_of(text: str, default_port: int = 2379) -> tuple[tuple[str, int], ...]:

@@ -177,7 +177,6 @@ class EtcdRendezvous:
         try:
             with rendezvous_errors(f"run {self._run_id!r}"):
                 ended = self._driver.run(start, self._deadline, self._last_call_timeout, self._note)
-                ended = self._unless_dead(ended)
         except BaseException:  # Ctrl-C, too: nobody is to wait for this worker
             self.leave()
             raise
@@ -187,18 +186,6 @@ class EtcdRendezvous:
         assert ended.world is not None
         logger.info("run %r: rank %d of %d in version %s", self._run_id, ended.rank, ended.world, ended.version)
         return str(ended.version), ended.rank, ended.world
-
-    def _unless_dead(self, ended: Worker) -> Worker:
-        """Workers with other bounds are in the way; they may be dead, and then their leases end within their TTL."""
-        patience = min(self._deadline, time.monotonic() + self.rules.keep_alive_ttl + BOOTSTRAP_SLICE)
-        while ended.pc == "mismatch" and (left := patience - time.monotonic()) > 0:
-            time.sleep(min(left, BOOTSTRAP_SLICE))
-            again = machine.fresh(self.rules, _participant())
-            now = self._driver.run(again, self._deadline, self._last_call_timeout, self._note)
-            if now.pc == "timed_out":
-                break  # what was in the way says more
-            ended = now
-        return ended
 
     def _note(self, worker: Worker) -> None:
         if worker.pc not in machine.ENDED and worker.pc != "withdraw":

@@ -3,7 +3,8 @@
 May live here: which steps of ``system.steps`` remain, and the fairness class of each. Must not live here: what must
 come to pass (``spec/liveness.py``).
 
-Time passes only while nobody has anything to do: a last call and a document's TTL are long against a request. A member
+Time passes only while nobody has anything to do: a last call and a TTL are long against a request, and
+who waits whether others are alive waits until every lease of the dead has run out. A member
 that is told meets again, as its agent makes it. Faults have their budgets, and nothing makes them happen. Twin of the
 formulas ``Fair`` and ``FairWithoutTtl`` of ``tla/Rendezvous.tla``.
 """
@@ -43,9 +44,13 @@ def steps(config: Config, state: State, *, ttls: bool = True) -> Iterator[FairSt
     possible = list(system.steps(config, state))
     awake = any(step.action in PROGRESS for step in possible)
     last_call = any(step.action == "LastCallOver" for step in possible)
+    dead = any(step.action == "ExpireKey" for step in possible)
     for step in possible:
         if step.action in PROGRESS:
             yield FairStep(step.slot, step)
+        elif step.action == "OthersStay":
+            if not awake and not dead:
+                yield FairStep(step.slot, step._replace(action="OthersHaveStayed"))
         elif step.action == "LastCallOver" and not awake:
             yield FairStep(step.slot, step._replace(action="LastCallEnds"))
         elif step.action == "ExpireKey" and ttls:

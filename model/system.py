@@ -152,6 +152,8 @@ def moves(config: Config, store: Store, worker: Worker) -> tuple[Move, ...]:
         found.extend(_requests(rules, store, worker))
         if machine.owns_last_call(rules, worker):
             found.append(Move("LastCallOver", store, machine.last_call_over(worker)))
+        if machine.awaits_others(worker):
+            found.append(Move("OthersStay", store, machine.others_stay(worker)))
         if worker.pc not in BETWEEN:
             found.append(Move("Deadline", store, machine.deadline(rules, worker), "deadlines"))
     if worker.pc in (machine.MEMBER, "create"):

@@ -50,6 +50,7 @@ __all__ = [  # the names of the rules as well: who runs a worker needs both
     "Worker",
     "active",
     "address",
+    "awaits_others",
     "counter",
     "crash",
     "cut_off",
@@ -61,6 +62,7 @@ __all__ = [  # the names of the rules as well: who runs a worker needs both
     "last_call_over",
     "leases",
     "notice",
+    "others_stay",
     "owns_last_call",
     "reason",
     "reenter",
@@ -421,11 +423,18 @@ def _alive(rules: Rules, worker: Worker, reply: Reply) -> Worker:
     if any(key not in keys for key in _watched(rules, document)):
         return _at(worker, "destroy", seen=worker.seen, version=worker.version)
     if _foreign(rules, document):
-        return _at(worker, "mismatch", seen=worker.seen, version=worker.version)
+        return _at(worker, "foreign", seen=worker.seen, version=worker.version)
     if rules.reread or (document.waiters is not None and worker.id in document.waiters):
         return _at(worker, "monitor", seen=worker.seen, version=worker.version)
     pc = "queue" if rules.counted_once and worker.lease is None else "announce"
     return _at(worker, pc, seen=worker.seen, version=worker.version)
+
+
+def _on_foreign(rules: Rules, worker: Worker, text: str | None, missing: tuple[str, ...]) -> Worker:
+    """Workers with other bounds are in the way: until one of them is gone, or all have outlived a TTL."""
+    if missing:
+        return _at(worker, "destroy", seen=text, version=worker.version)
+    return _dispatch(rules, worker, text)
 
 
 def _queue(rules: Rules, worker: Worker, reply: Reply) -> Worker:
@@ -639,6 +648,9 @@ TABLE: dict[str, Row] = {
         "CheckAlive", lambda r, w: List(directory(r, w.version)), _alive, "checking that all members are alive"
     ),
     "monitor": Row("Monitor", _want_await, _waits(_on_monitor), "waiting for the running version to end"),
+    "foreign": Row(
+        "AwaitOthers", _want_await, _waits(_on_foreign), "waiting whether workers with other bounds are alive"
+    ),
     "destroy": Row("Destroy", lambda r, w: Cad(active(r), _seen(w)), _destroy, "removing a version that is void"),
     "publish_address": Row(
         "PublishAddress",
@@ -682,6 +694,16 @@ def owns_last_call(rules: Rules, worker: Worker) -> bool:
 def last_call_over(worker: Worker) -> Worker:
     """The last call's time is up (only for its owner)."""
     return _at(worker, "freeze", seen=worker.seen, version=worker.version, rank=worker.rank)
+
+
+def awaits_others(worker: Worker) -> bool:
+    """Workers with other bounds are in the way; they may be dead until each of their leases has outlived a TTL."""
+    return worker.pc == "foreign"
+
+
+def others_stay(worker: Worker) -> Worker:
+    """They are alive (only for who waits for that)."""
+    return _at(worker, "mismatch", seen=worker.seen, version=worker.version)
 
 
 def deadline(rules: Rules, worker: Worker) -> Worker:
@@ -817,7 +839,7 @@ def _wrong_bounds(rules: Rules, document: Document) -> str:
 
 def reason(rules: Rules, worker: Worker) -> str:
     """What the worker waits for, for logs, errors and status pages."""
-    if worker.pc == "mismatch":
+    if worker.pc in ("foreign", "mismatch"):
         return _wrong_bounds(rules, docs.parse(_seen(worker)))
     if worker.pc in ENDED:
         return worker.pc

@@ -40,7 +40,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-OURS = frozenset({"recount", "register", "queue", "leave", "withdraw", "close_create"})
+OURS = frozenset({"recount", "register", "queue", "foreign", "leave", "withdraw", "close_create"})
 PYTORCHS = frozenset(
     {
         *("init", "join_read", "peers_read", "confirm_read", "keep_alive", "final_read"),

@@ -210,6 +210,8 @@ OnWaitFinal(x, d, missing) ==
     ELSE IF Expected(x, d, "frozen") THEN [Seeing(x, "wait_final", d) EXCEPT !.rank = x.rank]
     ELSE Enter(x)
 
+OnForeign(x, d, missing) == IF missing # {} THEN Seeing(x, "destroy", d) ELSE Dispatch(x, d, {})
+
 OnMonitor(x, d, missing) ==
     IF Expected(x, d, "final")
     THEN Seeing(x, IF missing # {} THEN "destroy" ELSE "alive", d)
@@ -463,7 +465,7 @@ CheckAlive(i) ==
     /\ LET x == w[i]
        IN  Look(i, IF x.version \notin store.dirs /\ Reread(x) THEN Enter(x)
                    ELSE IF ~(Watched(x, x.seen) \subseteq store.keys) THEN Seeing(x, "destroy", x.seen)
-                   ELSE IF Foreign(x, x.seen) THEN Seeing(x, "mismatch", x.seen)
+                   ELSE IF Foreign(x, x.seen) THEN Seeing(x, "foreign", x.seen)
                    ELSE IF Reread(x) \/ x.id \in Elements(x.seen.waiters) THEN Seeing(x, "monitor", x.seen)
                    ELSE Seeing(x, IF CountedOnce(x) /\ x.lease = None THEN "queue" ELSE "announce", x.seen))
 
@@ -472,6 +474,17 @@ Monitor(i) ==
     /\ w[i].pc = "monitor"
     /\ Woken(w[i])
     /\ Look(i, OnMonitor(w[i], store.doc, Missing(w[i])))
+
+\* worker._on_foreign; ours.
+AwaitOthers(i) ==
+    /\ w[i].pc = "foreign"
+    /\ Woken(w[i])
+    /\ Look(i, OnForeign(w[i], store.doc, Missing(w[i])))
+
+\* worker.others_stay; ours.
+OthersStay(i) ==
+    /\ w[i].pc = "foreign"
+    /\ Look(i, Seeing(w[i], "mismatch", w[i].seen))
 
 \* worker._destroy; upstream 716-727.
 Destroy(i) ==
@@ -600,10 +613,11 @@ Unchanged(x) ==
       [] x.pc = "peers" -> OnPeers(x, store.doc, {})
       [] x.pc = "wait_final" -> OnWaitFinal(x, store.doc, {})
       [] x.pc = "monitor" -> OnMonitor(x, store.doc, {})
+      [] x.pc = "foreign" -> OnForeign(x, store.doc, {})
 
 \* system._requests; upstream 741 and 861.
 WakeEarly(i) ==
-    /\ w[i].pc \in {"wait", "peers", "wait_final", "monitor"}
+    /\ w[i].pc \in {"wait", "peers", "wait_final", "monitor", "foreign"}
     /\ IF w[i].pc = "wait" THEN ~Changed(w[i]) ELSE ~Woken(w[i])
     /\ Unchanged(w[i]) # w[i]
     /\ Pay("early_wakes")
@@ -697,6 +711,7 @@ Progress(i) ==
     \/ Announce(i)
     \/ MonitorRead(i)
     \/ Monitor(i)
+    \/ AwaitOthers(i)
     \/ Destroy(i)
     \/ PublishAddress(i)
     \/ AwaitAddress(i)
@@ -720,6 +735,7 @@ Mishap(i) ==
 Next ==
     \/ \E i \in Slots : Progress(i)
     \/ \E i \in Slots : LastCallOver(i)
+    \/ \E i \in Slots : OthersStay(i)
     \/ \E i \in Slots : Mishap(i)
     \/ \E i \in Slots : Rejoin(i)
     \/ ExpireKey
@@ -816,7 +832,7 @@ Awake(x) ==
     CASE x.pc = "member" -> ClosedExpires(x) /\ Expected(x, store.doc, "closed")
       [] x.pc \in Ended -> FALSE
       [] x.pc = "wait" -> Changed(x)
-      [] x.pc \in {"peers", "wait_final", "monitor"} -> Woken(x)
+      [] x.pc \in {"peers", "wait_final", "monitor", "foreign"} -> Woken(x)
       [] x.pc = "await_address" -> Addressed(x)
       [] OTHER -> TRUE
 
@@ -825,13 +841,16 @@ Quiet == \A i \in Slots : ~Awake(w[i])
 \* fair.steps; of time.
 LastCallEnds(i) == Quiet /\ LastCallOver(i)
 
+\* fair.steps; of time, when every lease of the dead has run out.
+OthersHaveStayed(i) == Quiet /\ (\A key \in store.keys : Held(key)) /\ OthersStay(i)
+
 \* fair.steps; of time.
 RunOut == Quiet /\ (\A i \in Slots : ~OwnsLastCall(w[i])) /\ DocumentExpires /\ UNCHANGED left
 
 \* fair.steps; of the agent, which calls next_rendezvous again.
 MeetAgain(i) == w[i].pc = "member" /\ Standing(w[i]) > 0 /\ MeetsAgain(i) /\ UNCHANGED left
 
-Calm(i) == Progress(i) \/ LastCallEnds(i) \/ MeetAgain(i)
+Calm(i) == Progress(i) \/ LastCallEnds(i) \/ OthersHaveStayed(i) \/ MeetAgain(i)
 
 Unfair == (\E i \in Slots : Mishap(i) \/ Rejoin(i)) \/ LoseLease \/ ExpireDocument \/ LoseRun
 

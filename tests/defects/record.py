@@ -30,8 +30,8 @@ Scenario: TypeAlias = "Callable[[Side], Observation]"
 class Defect:
     """One row. ``title``: what upstream does; ``required``: the property that it breaks.
 
-    ``seconds``: what the scenario takes on our side. ``bound``: when it is ended, on either side. ``known_gap``: why
-    ours does not hold the property either, "" if it does. ``reports``: the public reports of the same thing.
+    ``seconds``: what the scenario takes on our side. ``bound``: when it is ended, on either side. ``reports``: the
+    public reports of the same thing.
     """
 
     id: str
@@ -41,5 +41,4 @@ class Defect:
     seconds: float
     run: Scenario
     bound: float = 60.0
-    known_gap: str = ""
     reports: tuple[str, ...] = ()

@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 from rallypoint.impl import etcd_run
 from rallypoint.impl.etcd_http import EtcdHttp, joined_key
-from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler, create_rdzv_handler
+from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler
 from rallypoint.impl.etcd_server import EtcdServer
 from torch.distributed.elastic import events
 from torch.distributed.elastic.events import handlers as event_handlers
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
-    RendezvousParameters,
     RendezvousStateError,
     RendezvousTimeoutError,
 )
@@ -54,22 +53,6 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     monkeypatch.setattr(events, "_events_loggers", {})
     yield one
     logging.getLogger(TORCHS_LOGGER).removeHandler(one)
-
-
-@pytest.fixture
-def make(etcd_server: EtcdServer, prefix: str) -> Iterator[Make]:
-    made: list[EtcdRendezvousHandler] = []
-
-    def one(lowest: int = 1, highest: int = 2, *, endpoint: str = "", **config: Any) -> EtcdRendezvousHandler:
-        config = {"timeout": 20, "last_call_timeout": 0, "etcd_prefix": prefix, "keep_alive_ttl": 2, **config}
-        endpoint = endpoint or etcd_server.get_endpoint()
-        parameters = RendezvousParameters("etcd", endpoint, "job", lowest, highest, "127.0.0.1", **config)
-        made.append(create_rdzv_handler(parameters))
-        return made[-1]
-
-    yield one
-    for handler in made:
-        handler._rdzv_impl.leave()
 
 
 def test_a_run_from_start_to_close_is_recorded(make: Make, listener: Listener) -> None:

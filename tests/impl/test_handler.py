@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -39,22 +39,6 @@ Make = Callable[..., EtcdRendezvousHandler]
 
 def params(endpoint: str, run_id: str, lowest: int, highest: int, **config: Any) -> RendezvousParameters:
     return RendezvousParameters("etcd", endpoint, run_id, lowest, highest, "127.0.0.1", **config)
-
-
-@pytest.fixture
-def make(etcd_server: EtcdServer, prefix: str) -> Iterator[Make]:
-    """Makes handlers of one run; all leave at the end, whatever happened."""
-    made: list[EtcdRendezvousHandler] = []
-
-    def one(lowest: int = 1, highest: int = 2, run_id: str = "job", **config: Any) -> EtcdRendezvousHandler:
-        config = {"timeout": 20, "last_call_timeout": 0, "etcd_prefix": prefix, "keep_alive_ttl": 2, **config}
-        handler = create_rdzv_handler(params(etcd_server.get_endpoint(), run_id, lowest, highest, **config))
-        made.append(handler)
-        return handler
-
-    yield one
-    for handler in made:
-        handler._rdzv_impl.leave()
 
 
 def meet(*handlers: EtcdRendezvousHandler) -> list[RendezvousInfo]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rallypoint.defects.stage import Attempt, becomes
 from rallypoint.impl.etcd_http import EtcdHttp, joined_key
-from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler, create_rdzv_handler
+from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler
 from rallypoint.impl.etcd_run import EtcdRendezvous
 from rallypoint.impl.etcd_server import EtcdServer
 from rallypoint.impl.etcd_store import EtcdStore
@@ -17,25 +17,9 @@ from rallypoint.model import document as docs
 from rallypoint.model import worker as machine
 from rallypoint.model.rules import Rules
 from rallypoint.model.worker import Worker
-from torch.distributed.elastic.rendezvous import RendezvousParameters, RendezvousStateError
+from torch.distributed.elastic.rendezvous import RendezvousStateError
 
 Make = Callable[..., EtcdRendezvousHandler]
-
-
-@pytest.fixture
-def make(etcd_server: EtcdServer, prefix: str) -> Iterator[Make]:
-    made: list[EtcdRendezvousHandler] = []
-
-    def one(lowest: int = 1, highest: int = 2, **config: Any) -> EtcdRendezvousHandler:
-        config = {"timeout": 12, "last_call_timeout": 0, "etcd_prefix": prefix, "keep_alive_ttl": 2, **config}
-        endpoint = etcd_server.get_endpoint()
-        parameters = RendezvousParameters("etcd", endpoint, "job", lowest, highest, "127.0.0.1", **config)
-        made.append(create_rdzv_handler(parameters))
-        return made[-1]
-
-    yield one
-    for handler in made:
-        handler._rdzv_impl.leave()
 
 
 def delete(http: EtcdHttp, prefix: str) -> None:

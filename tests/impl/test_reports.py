@@ -9,7 +9,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,22 +46,6 @@ def test_every_report_and_defect_has_a_row_or_a_test() -> None:
     told = {report for row in DEFECTS.values() for report in row.reports}
     assert set(REPORTS) - tested - told == set()
     assert {f"L-{letter}" for letter in (*FOUND, *READ)} - set(DEFECTS) == set()
-
-
-@pytest.fixture
-def make(etcd_server: EtcdServer, prefix: str) -> Iterator[Make]:
-    made: list[EtcdRendezvousHandler] = []
-
-    def one(lowest: int = 1, highest: int = 2, *, endpoint: str = "", **config: Any) -> EtcdRendezvousHandler:
-        config = {"timeout": 20, "last_call_timeout": 0, "etcd_prefix": prefix, "keep_alive_ttl": 2, **config}
-        endpoint = endpoint or etcd_server.get_endpoint()
-        parameters = RendezvousParameters("etcd", endpoint, "job", lowest, highest, "127.0.0.1", **config)
-        made.append(create_rdzv_handler(parameters))
-        return made[-1]
-
-    yield one
-    for handler in made:
-        handler._rdzv_impl.leave()
 
 
 def meet(*handlers: EtcdRendezvousHandler) -> list[RendezvousInfo]:

@@ -44,6 +44,7 @@ def test_whose_line_is_whose() -> None:
     faults = (Budget(crashes=1), Budget(deadlines=1), Budget(closes=1), Budget(lost_leases=1))
     address = Budget(crashes=1, deadlines=1)
     met = [Config(ours, 2, budget) for budget in (*faults, Budget(lost_runs=1))]
+    met.append(Config(ours, 2, Budget(), others=(1,), other_bounds=(2, 2)))
     assert lines(*met, Config(Rules(2, 2, bootstrap=True), 2, address)) == set(worker.TABLE) - PYTORCHS
     met = [Config(theirs, 2, budget) for budget in faults]
     assert lines(*met, Config(upstream(Rules(2, 2, bootstrap=True)), 2, address)) == set(worker.TABLE) - OURS
