@@ -12,19 +12,18 @@ what it waits for, in words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from rallypoint.model import document as docs
+from rallypoint.model import wants
 from rallypoint.model.document import CLOSED, FINAL, FROZEN, JOINABLE, SETUP, Document
 from rallypoint.model.etcd import (
     ALREADY_EXISTS,
     NOT_FOUND,
     Await,
     Cad,
-    Cas,
     Create,
-    Delete,
     Done,
     Failed,
     Get,
@@ -36,9 +35,24 @@ from rallypoint.model.etcd import (
     Request,
     Snapshot,
 )
+from rallypoint.model.participant import (
+    ENDED,
+    MEMBER,
+    Worker,
+    address,
+    has_confirmed,
+    is_foreign,
+    keep_alive,
+    owns_last_call,
+    rank_in,
+    seen_text,
+    waiter_key,
+    watched_keys,
+)
 from rallypoint.model.rules import HARDENING, Rules, active, counter, directory, upstream, without
+from rallypoint.model.standing import Lease, Standing, leases, standing, waiting
 
-__all__ = [  # the names of the rules as well: who runs a worker needs both
+__all__ = [  # with the names of rules, participant and standing: who runs a worker needs them all
     "ENDED",
     "HARDENING",
     "MEMBER",
@@ -77,84 +91,6 @@ __all__ = [  # the names of the rules as well: who runs a worker needs both
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """One participant. ``id`` names one attempt to meet: a restart and a re-entry get a new one.
-
-    ``pc`` says which request is next (see ``TABLE``) or how the attempt ended (``ENDED``). ``seen`` is the document
-    text that the next compare-and-swap compares with. ``lease`` is the key that this worker keeps alive. ``mixed``: its
-    version has members that do not watch the keep-alives of the others, as PyTorch's do not.
-    """
-
-    id: str
-    pc: str = "create"
-    seen: str | None = None
-    version: int | None = None
-    rank: int | None = None
-    world: int | None = None
-    lease: str | None = None
-    mixed: bool = False
-
-
-MEMBER = "member"
-ENDED = (MEMBER, "closed", "timed_out", "mismatch", "fatal", "crashed")
-
-
-def keep_alive(rules: Rules, worker: Worker) -> str:
-    """The worker's keep-alive key: by id where slots have owners, else by rank as PyTorch names it."""
-    if rules.early_lease:
-        return f"{directory(rules, worker.version)}/alive_{worker.id}"
-    return f"{directory(rules, worker.version)}/rank_{worker.rank}"
-
-
-def waiter_key(rules: Rules, worker: Worker) -> str:
-    return f"{directory(rules, worker.version)}/waiter_{worker.id}"
-
-
-def address(rules: Rules, worker: Worker) -> str:
-    """Where rank 0 publishes its address; stands for the two keys in the version's store that torch's own function
-    writes and reads."""
-    return f"{directory(rules, worker.version)}/address"
-
-
-def _seen(worker: Worker) -> str:
-    assert worker.seen is not None
-    return worker.seen
-
-
-def _me(rules: Rules, worker: Worker) -> str | None:
-    return worker.id if rules.owned_slots else None
-
-
-# --- what the document says about this worker -----------------------------------------------------------------
-
-
-def _rank(rules: Rules, worker: Worker, document: Document) -> int | None:
-    """The worker's rank in this version, None if it does not take part (any more)."""
-    if not rules.owned_slots:
-        return worker.rank if worker.version == document.version else None
-    if rules.early_lease and worker.lease != keep_alive(rules, replace(worker, version=document.version)):
-        return None
-    return docs.rank_of(document, worker.id)
-
-
-def _confirmed(rules: Rules, worker: Worker, document: Document) -> bool:
-    if not rules.idempotent_confirm:
-        return worker.pc in ("wait_final", "final_read", "confirm")
-    return keep_alive(rules, worker) in (document.keep_alives or ())
-
-
-def _watched(rules: Rules, document: Document) -> tuple[str, ...]:
-    """The keep-alives whose loss makes the version void."""
-    if document.status == FINAL:
-        return tuple(sorted(set(document.keep_alives or ())))
-    if not rules.early_lease:
-        return ()
-    base = directory(rules, document.version)
-    owned = {f"{base}/alive_{owner}" for _, owner in document.owners or ()}
-    return tuple(sorted(owned | set(document.keep_alives or ())))
-
-
 # --- level-triggered: what to do about a document, whatever led here -------------------------------------------
 
 
@@ -183,7 +119,7 @@ def _dispatch(rules: Rules, worker: Worker, text: str | None, missing: tuple[str
         if rules.owned_slots and document.creator == worker.id:
             return _at(worker, "counter")
         return _at(worker, "wait", seen=text)
-    rank = _rank(rules, worker, document)
+    rank = rank_in(rules, worker, document)
     if rank is None:
         return _outside(rules, worker, text, document)
     inside = replace(worker, seen=text, version=document.version, rank=rank)
@@ -191,7 +127,7 @@ def _dispatch(rules: Rules, worker: Worker, text: str | None, missing: tuple[str
         return _met(rules, inside, document)
     if missing:
         return _at(worker, "destroy", seen=text, version=document.version)
-    if document.status == FROZEN and not _confirmed(rules, inside, document):
+    if document.status == FROZEN and not has_confirmed(rules, inside, document):
         return _to_confirm(rules, inside)
     pc = "peers" if document.status == JOINABLE else "wait_final"
     return _at(worker, pc, seen=text, version=document.version, rank=rank)
@@ -204,7 +140,7 @@ def _outside(rules: Rules, worker: Worker, text: str, document: Document) -> Wor
         return _enter(rules, worker)
     if document.status == FINAL and not docs.covered(document):
         return _at(worker, "destroy", seen=text, version=document.version)
-    foreign = _foreign(rules, document)
+    foreign = is_foreign(rules, document)
     if document.status == FINAL or (foreign and docs.size(document)):
         return _at(worker, "alive", seen=text, version=document.version)
     if document.status == JOINABLE and docs.size(document) < rules.max_workers and not foreign:
@@ -212,11 +148,6 @@ def _outside(rules: Rules, worker: Worker, text: str, document: Document) -> Wor
             return _at(worker, "join_read", version=document.version)
         return _to_join(rules, worker, text, document)
     return _at(worker, "wait", seen=text)
-
-
-def _foreign(rules: Rules, document: Document) -> bool:
-    """The version was opened for other numbers of workers: nobody would know when it is full (L-Q, L-R)."""
-    return rules.bounds_agreed and document.bounds not in (None, (rules.min_workers, rules.max_workers))
 
 
 def _to_join(rules: Rules, worker: Worker, text: str, document: Document) -> Worker:
@@ -231,7 +162,7 @@ def _to_confirm(rules: Rules, worker: Worker) -> Worker:
 
 def _met(rules: Rules, worker: Worker, document: Document) -> Worker:
     """The document is final and this worker has a slot in it."""
-    if rules.idempotent_confirm and not (docs.covered(document) and _confirmed(rules, worker, document)):
+    if rules.idempotent_confirm and not (docs.covered(document) and has_confirmed(rules, worker, document)):
         return _at(worker, "destroy", seen=worker.seen, version=worker.version)
     mixed = rules.owned_slots and len(document.owners or ()) < docs.size(document)
     member = _at(worker, MEMBER, version=worker.version, rank=worker.rank, world=docs.size(document), mixed=mixed)
@@ -371,7 +302,7 @@ def _register(rules: Rules, worker: Worker, reply: Reply) -> Worker:
 
 def _join(rules: Rules, worker: Worker, reply: Reply) -> Worker:
     if isinstance(reply, Done):
-        joined = replace(worker, rank=docs.size(docs.parse(_seen(worker))))
+        joined = replace(worker, rank=docs.size(docs.parse(seen_text(worker))))
         if rules.reread:
             return _at(joined, "peers_read", version=joined.version, rank=joined.rank)
         return _dispatch(rules, joined, reply.value)
@@ -419,10 +350,10 @@ def _alive(rules: Rules, worker: Worker, reply: Reply) -> Worker:
     if not isinstance(reply, Listing) and rules.reread:
         return _enter(rules, worker)
     keys = reply.keys if isinstance(reply, Listing) else ()
-    document = docs.parse(_seen(worker))
-    if any(key not in keys for key in _watched(rules, document)):
+    document = docs.parse(seen_text(worker))
+    if any(key not in keys for key in watched_keys(rules, document)):
         return _at(worker, "destroy", seen=worker.seen, version=worker.version)
-    if _foreign(rules, document):
+    if is_foreign(rules, document):
         return _at(worker, "foreign", seen=worker.seen, version=worker.version)
     if rules.reread or (document.waiters is not None and worker.id in document.waiters):
         return _at(worker, "monitor", seen=worker.seen, version=worker.version)
@@ -510,78 +441,7 @@ def _waits(
     return lambda rules, worker, reply: decide(rules, worker, _value(reply), _missing(reply))
 
 
-# --- one function per request -----------------------------------------------------------------------------------
-
-
-def _setup_text(rules: Rules, worker: Worker) -> str:
-    return docs.render(docs.setup(_me(rules, worker)))
-
-
-def _want_get(rules: Rules, worker: Worker) -> Request:
-    return Get(active(rules))
-
-
-def _want_bump(rules: Rules, worker: Worker) -> Request:
-    assert worker.version is not None
-    return Cas(counter(rules), str(worker.version - 1), str(worker.version))
-
-
-def _want_publish(rules: Rules, worker: Worker) -> Request:
-    assert worker.version is not None
-    bounds = (rules.min_workers, rules.max_workers) if rules.bounds_agreed else None
-    text = docs.render(docs.publish(worker.version, bounds))
-    return Cas(active(rules), _setup_text(rules, worker), text)
-
-
-def _want_join(rules: Rules, worker: Worker) -> Request:
-    document = docs.join(docs.parse(_seen(worker)), _me(rules, worker), rules.max_workers)
-    ttl = None
-    if document.status == FROZEN:
-        ttl = rules.frozen_ttl
-    elif docs.size(document) >= rules.min_workers:
-        ttl = rules.joinable_ttl
-    return Cas(active(rules), _seen(worker), docs.render(document), ttl)
-
-
-def _want_freeze(rules: Rules, worker: Worker) -> Request:
-    text = docs.render(docs.freeze(docs.parse(_seen(worker))))
-    return Cas(active(rules), _seen(worker), text, rules.frozen_ttl)
-
-
-def _want_confirm(rules: Rules, worker: Worker) -> Request:
-    confirmed = docs.confirm(docs.parse(_seen(worker)), keep_alive(rules, worker), once=rules.idempotent_confirm)
-    ttl = None if confirmed.status == FINAL else rules.frozen_ttl
-    return Cas(active(rules), _seen(worker), docs.render(confirmed), ttl)
-
-
-def _want_announce(rules: Rules, worker: Worker) -> Request:
-    me = worker.id if rules.counted_once else None
-    return Cas(active(rules), _seen(worker), docs.render(docs.announce(docs.parse(_seen(worker)), me)))
-
-
-def _want_await(rules: Rules, worker: Worker) -> Request:
-    return Await(active(rules), _seen(worker), _watched(rules, docs.parse(_seen(worker))))
-
-
-def _want_address(rules: Rules, worker: Worker) -> Request:
-    if not rules.address_watched:
-        return Await(address(rules, worker), None)
-    watched = () if worker.seen is None else _watched(rules, docs.parse(worker.seen))
-    return Await(active(rules), worker.seen, watched, address(rules, worker))
-
-
-def _want_delete(rules: Rules, worker: Worker) -> Request:
-    assert worker.lease is not None
-    return Delete(worker.lease)
-
-
-def _want_close(rules: Rules, worker: Worker) -> Request:
-    text = docs.render(docs.close(docs.parse(_seen(worker))))
-    return Cas(active(rules), _seen(worker), text, _closed_ttl(rules))
-
-
-def _closed_ttl(rules: Rules) -> float | None:
-    return rules.closed_ttl if rules.closed_expires else None
+# --- the table -----------------------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
@@ -597,13 +457,16 @@ TABLE: dict[str, Row] = {
     "init": Row("InitCounter", lambda r, w: Create(counter(r), "0"), _init, "making the version counter"),
     "create": Row(
         "Create",
-        lambda r, w: Create(active(r), _setup_text(r, w), r.setup_ttl),
+        lambda r, w: Create(active(r), wants.setup_text(r, w), r.setup_ttl),
         _create,
         "trying to start a new version",
     ),
-    "read": Row("Read", _want_get, _reads(_on_init_read), "looking at the current version"),
+    "read": Row("Read", wants.get, _reads(_on_init_read), "looking at the current version"),
     "wait": Row(
-        "Wait", lambda r, w: Await(active(r), _seen(w)), _wait, "waiting until the version in the making can be joined"
+        "Wait",
+        lambda r, w: Await(active(r), seen_text(w)),
+        _wait,
+        "waiting until the version in the making can be joined",
     ),
     "counter": Row("ReadCounter", lambda r, w: Get(counter(r)), _counter, "reading the version counter"),
     "recount": Row(
@@ -612,60 +475,60 @@ TABLE: dict[str, Row] = {
         _recount,
         "making the version counter, above every number that was ever used",
     ),
-    "bump": Row("Bump", _want_bump, _bump, "taking the next version number"),
+    "bump": Row("Bump", wants.bump, _bump, "taking the next version number"),
     "mkdir": Row(
         "MakeDirectory", lambda r, w: Mkdir(directory(r, w.version)), _mkdir, "making the version's directory"
     ),
-    "publish": Row("Publish", _want_publish, _publish, "opening the version for joining"),
+    "publish": Row("Publish", wants.publish, _publish, "opening the version for joining"),
     "register": Row(
         "Register",
         lambda r, w: Put(keep_alive(r, w), w.id, r.keep_alive_ttl),
         _register,
         "leasing a keep-alive before joining",
     ),
-    "join_read": Row("JoinRead", _want_get, _reads(_on_join_read), "reading before joining"),
-    "join": Row("Join", _want_join, _join, "joining"),
-    "peers_read": Row("PeersRead", _want_get, _reads(_on_peers), "looking for peers"),
-    "peers": Row("AwaitPeers", _want_await, _waits(_on_peers), "waiting for peers"),
-    "freeze": Row("Freeze", _want_freeze, _freeze, "ending the last call"),
-    "confirm_read": Row("ConfirmRead", _want_get, _reads(_on_confirm_read), "reading before confirming"),
+    "join_read": Row("JoinRead", wants.get, _reads(_on_join_read), "reading before joining"),
+    "join": Row("Join", wants.join, _join, "joining"),
+    "peers_read": Row("PeersRead", wants.get, _reads(_on_peers), "looking for peers"),
+    "peers": Row("AwaitPeers", wants.await_change, _waits(_on_peers), "waiting for peers"),
+    "freeze": Row("Freeze", wants.freeze, _freeze, "ending the last call"),
+    "confirm_read": Row("ConfirmRead", wants.get, _reads(_on_confirm_read), "reading before confirming"),
     "keep_alive": Row(
         "KeepAlive",
         lambda r, w: Put(keep_alive(r, w), "", r.keep_alive_ttl),
         _keep_alive,
         "leasing a keep-alive before confirming",
     ),
-    "confirm": Row("Confirm", _want_confirm, _confirm, "confirming"),
-    "final_read": Row("FinalRead", _want_get, _reads(_on_wait_final), "looking for the final state"),
-    "wait_final": Row("AwaitFinal", _want_await, _waits(_on_wait_final), "waiting for confirmations"),
-    "announce_read": Row("AnnounceRead", _want_get, _reads(_on_announce_read), "reading before announcing"),
+    "confirm": Row("Confirm", wants.confirm, _confirm, "confirming"),
+    "final_read": Row("FinalRead", wants.get, _reads(_on_wait_final), "looking for the final state"),
+    "wait_final": Row("AwaitFinal", wants.await_change, _waits(_on_wait_final), "waiting for confirmations"),
+    "announce_read": Row("AnnounceRead", wants.get, _reads(_on_announce_read), "reading before announcing"),
     "queue": Row(
         "Queue", lambda r, w: Put(waiter_key(r, w), w.id, r.keep_alive_ttl), _queue, "leasing a place in the queue"
     ),
-    "announce": Row("Announce", _want_announce, _announce, "asking the members to let this worker in"),
-    "monitor_read": Row("MonitorRead", _want_get, _reads(_on_monitor), "looking at the running version"),
+    "announce": Row("Announce", wants.announce, _announce, "asking the members to let this worker in"),
+    "monitor_read": Row("MonitorRead", wants.get, _reads(_on_monitor), "looking at the running version"),
     "alive": Row(
         "CheckAlive", lambda r, w: List(directory(r, w.version)), _alive, "checking that all members are alive"
     ),
-    "monitor": Row("Monitor", _want_await, _waits(_on_monitor), "waiting for the running version to end"),
+    "monitor": Row("Monitor", wants.await_change, _waits(_on_monitor), "waiting for the running version to end"),
     "foreign": Row(
-        "AwaitOthers", _want_await, _waits(_on_foreign), "waiting whether workers with other bounds are alive"
+        "AwaitOthers", wants.await_change, _waits(_on_foreign), "waiting whether workers with other bounds are alive"
     ),
-    "destroy": Row("Destroy", lambda r, w: Cad(active(r), _seen(w)), _destroy, "removing a version that is void"),
+    "destroy": Row("Destroy", lambda r, w: Cad(active(r), seen_text(w)), _destroy, "removing a version that is void"),
     "publish_address": Row(
         "PublishAddress",
         lambda r, w: Put(address(r, w), w.id),
         _publish_address,
         "publishing the address of rank 0",
     ),
-    "await_address": Row("AwaitAddress", _want_address, _await_address, "waiting for the address of rank 0"),
-    "leave": Row("Leave", _want_delete, _leave, "giving up the old lease"),
-    "withdraw": Row("Withdraw", _want_delete, _withdraw, "giving up after the timeout"),
-    "close_read": Row("CloseRead", _want_get, _close_read, "looking at the current version to close it"),
-    "close": Row("Close", _want_close, _close, "closing the run"),
+    "await_address": Row("AwaitAddress", wants.await_address, _await_address, "waiting for the address of rank 0"),
+    "leave": Row("Leave", wants.delete, _leave, "giving up the old lease"),
+    "withdraw": Row("Withdraw", wants.delete, _withdraw, "giving up after the timeout"),
+    "close_read": Row("CloseRead", wants.get, _close_read, "looking at the current version to close it"),
+    "close": Row("Close", wants.close, _close, "closing the run"),
     "close_create": Row(
         "CloseCreate",
-        lambda r, w: Create(active(r), docs.render(docs.close(None)), _closed_ttl(r)),
+        lambda r, w: Create(active(r), docs.render(docs.close(None)), wants.closed_ttl(r)),
         _close,
         "closing an empty run",
     ),
@@ -684,11 +547,6 @@ def step(rules: Rules, worker: Worker, reply: Reply) -> Worker:
 
 
 # --- events -----------------------------------------------------------------------------------------------------
-
-
-def owns_last_call(rules: Rules, worker: Worker) -> bool:
-    """The worker whose join reached min waits out the last call and then freezes the document."""
-    return worker.pc == "peers" and worker.rank == rules.min_workers - 1
 
 
 def last_call_over(worker: Worker) -> Worker:
@@ -759,76 +617,6 @@ def crash(worker: Worker) -> Worker:
     return Worker(worker.id, "crashed")
 
 
-# --- what others need to know -------------------------------------------------------------------------------------
-
-
-class Lease(NamedTuple):
-    """A key to keep alive: renewed well within ``ttl`` seconds; with ``guard``, only while it holds that value."""
-
-    key: str
-    ttl: float
-    guard: str | None = None
-
-
-def leases(rules: Rules, worker: Worker) -> tuple[Lease, ...]:
-    """What the worker must keep alive in this state: its own key, and the document while it owns the last call."""
-    own = () if worker.lease is None else (Lease(worker.lease, rules.keep_alive_ttl),)
-    if not owns_last_call(rules, worker):
-        return own
-    return (*own, Lease(active(rules), rules.joinable_ttl, worker.seen))
-
-
-class Standing(NamedTuple):
-    """What a member learns when it asks: how many workers wait (1 at least if it is stale), and why.
-
-    ``stale``: the member's version is no longer what the run believes in, or has lost a member.
-    """
-
-    waiting: int
-    stale: bool
-    reason: str
-
-
-def standing(rules: Rules, worker: Worker, text: str | None, keys: tuple[str, ...]) -> Standing:
-    """A member's view of its version, from the document and the keys of its version's directory.
-
-    ``waiting`` > 0 tells the agent to call next_rendezvous again. A member whose version is gone or superseded, or has
-    lost a member, is told so by ``waiting`` = 1 and the reason; members of the version that was closed are not, they
-    finish their work. Nobody is told of workers for whom there is no room (R63). PyTorch's rule: it counts the waiting
-    workers of whatever version is current, else reads 0.
-    """
-    document = None if text is None else docs.parse(text)
-    status = docs.ABSENT if document is None else document.status
-    if worker.pc == "closed":
-        return Standing(0, False, "")
-    if document is not None and status == FINAL and (document.version == worker.version or not rules.told_when_stale):
-        lost = [key for key in document.keep_alives or () if key not in keys] if rules.told_when_stale else []
-        if lost:
-            return Standing(
-                1, True, f"the keep-alive of {lost[0]} is gone: version {document.version} has lost a member"
-            )
-        if rules.told_when_stale and rules.owned_slots and docs.rank_of(document, worker.id) != worker.rank:
-            return Standing(1, True, f"version {document.version} is another one of this number: etcd was set back")
-        full = rules.spares_parked and docs.size(document) >= rules.max_workers
-        count = 0 if full else waiting(rules, document, keys)
-        return Standing(count, False, f"{count} workers wait to be let in" if count else "")
-    if not rules.told_when_stale:
-        return Standing(0, False, "")
-    if document is not None and status == CLOSED and document.version == worker.version:
-        return Standing(0, False, "")
-    return Standing(1, True, f"version {worker.version} is over: the run is {status} now")
-
-
-def waiting(rules: Rules, document: Document, keys: tuple[str, ...]) -> int:
-    """How many workers wait behind a final document, as a member counts them."""
-    listed = document.waiters or ()
-    if not rules.counted_once:
-        return document.num_workers_waiting or 0
-    base = directory(rules, document.version)
-    dead = sum(f"{base}/waiter_{waiter}" not in keys for waiter in listed)
-    return max(0, (document.num_workers_waiting or 0) - dead)
-
-
 def _wrong_bounds(rules: Rules, document: Document) -> str:
     lowest, highest = document.bounds or (0, 0)
     return (
@@ -840,14 +628,14 @@ def _wrong_bounds(rules: Rules, document: Document) -> str:
 def reason(rules: Rules, worker: Worker) -> str:
     """What the worker waits for, for logs, errors and status pages."""
     if worker.pc in ("foreign", "mismatch"):
-        return _wrong_bounds(rules, docs.parse(_seen(worker)))
+        return _wrong_bounds(rules, docs.parse(seen_text(worker)))
     if worker.pc in ENDED:
         return worker.pc
     about = TABLE[worker.pc].about
     if worker.pc in ("wait", "peers", "wait_final") and worker.seen is not None:
         document = docs.parse(worker.seen)
         if worker.pc == "wait":
-            return _wrong_bounds(rules, document) if _foreign(rules, document) else about
+            return _wrong_bounds(rules, document) if is_foreign(rules, document) else about
         if worker.pc == "peers":
             return f"{about}: {docs.size(document)} of {rules.min_workers} to {rules.max_workers} are in"
         confirmed = len(set(document.keep_alives or ()))

@@ -1,7 +1,7 @@
 """Judge a mutant layer by layer: which of the project's checks tells it from the right thing.
 
 Layers: ``graph`` (the model's graph against TLC's), ``counts`` (states, edges, depth), ``invariants`` (and liveness, on
-fair steps), ``contracts`` (run by hypothesis).
+fair steps), ``contracts`` (each function by itself), ``hypothesis`` (jobs that it draws, judged by the invariants).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from rallypoint.spec.liveness import LIVENESS
 from rallypoint.tla import SPEC_DIR, manifest, tlc
 from rallypoint.tla.graph import Graph
 
-LAYERS = ("graph", "counts", "invariants", "contracts")
+LAYERS = ("graph", "counts", "invariants", "contracts", "hypothesis")
 CONTRACT_EXAMPLES = 30
+JOBS = 60
 UPSTREAM_RULES = ["reread"]
 UPSTREAM_HOLDS = ("TypeOK", "RankUnique", "RanksDense", "WorldAgree", "WorldBounds")
 
@@ -45,7 +46,7 @@ HARDENED: tuple[Constants, ...] = (
     {"Min": 1, "Max": 1, "LostLeases": 1, "Closes": 1},
     {"N": 1, "Min": 1, "Max": 1, "LostRuns": 1},
     {"N": 1, "Min": 1, "Max": 1, "Closes": 1, "Expiries": 1},
-    {"Min": 1, "Others": [1], "OtherMin": 2, "OtherMax": 2},
+    {"Min": 1, "Others": [1], "OtherMin": 2, "OtherMax": 2, "Crashes": 1},
     {"Theirs": [1], "Rejoins": 1},
     {"Bootstrap": True, "Crashes": 1},
 )
@@ -61,6 +62,7 @@ FAIR: tuple[tuple[str, Constants], ...] = (
     ("Fair", {"Crashes": 1}),
     ("FairWithoutTtl", {"Rejoins": 1}),
     ("FairWithoutTtl", {"Min": 1}),
+    ("FairWithoutTtl", {"Max": 3, "Others": [1], "OtherMin": 1, "OtherMax": 3}),
 )
 
 
@@ -103,6 +105,7 @@ def judge_model(mutant: Mutant | None, rights: list[Right]) -> Outcome:
             for verdict in _contracts(modules):
                 outcome.setdefault("contracts", verdict)
                 break
+            _jobs(modules, outcome)
     except Exception as error:  # a mutant may fail anywhere, at import too
         for layer in LAYERS:
             outcome.setdefault(layer, f"{type(error).__name__} on the way")
@@ -186,6 +189,13 @@ def _contracts(modules: dict[str, ModuleType]) -> Iterator[str]:
             verdict = modules["running"].judge(contract, examples=CONTRACT_EXAMPLES)
             if verdict.failure is not None:
                 yield contract.name
+
+
+def _jobs(modules: dict[str, ModuleType], outcome: Outcome) -> None:
+    try:
+        modules["job_machine"].play(modules["job_machine"].job_machine(modules), JOBS)
+    except Exception as error:
+        outcome.setdefault("hypothesis", str(error).partition(" violated")[0] or type(error).__name__)
 
 
 def judge_tla(mutant: TlaMutant | None, rights: list[Right]) -> Outcome:

@@ -29,14 +29,15 @@ from rallypoint.tla import SPEC_DIR
 
 MODEL_DIR = Path(rallypoint.model.__path__[0])
 CONTRACTS_DIR = Path(__file__).parent.parent / "model"
-MUTATED = ("document", "etcd", "rules", "worker", "system", "fair")
+MUTATED = ("document", "etcd", "rules", "participant", "standing", "wants", "worker", "system", "fair")
 
 THOROUGH = {
     "system._forget",  # the floor of the version numbers
-    "worker._closed_ttl",
-    "worker._foreign",  # bounds
+    "participant.is_foreign",  # bounds
+    "wants.await_address",
+    "wants.closed_ttl",
+    "worker._on_foreign",
     "worker._recount",
-    "worker._want_address",
     "worker.cut_off",
     "worker.introduce",
     "worker.notice",  # a member that sees its version closed
@@ -48,6 +49,9 @@ RELOADED = (
     "rallypoint.model.document",
     "rallypoint.model.etcd",
     "rallypoint.model.rules",
+    "rallypoint.model.participant",
+    "rallypoint.model.standing",
+    "rallypoint.model.wants",
     "rallypoint.model.worker",
     "rallypoint.model.system",
     "rallypoint.model.fair",
@@ -58,6 +62,7 @@ RELOADED = (
     "document_contracts",
     "etcd_contracts",
     "running",
+    "job_machine",
 )
 """What depends on the mutated modules, in the order of their dependence."""
 
@@ -281,6 +286,12 @@ TLA_MUTANTS = (
         "DocumentExpires: keeps the mark", "[store EXCEPT !.doc = NoDoc, !.ttl = FALSE]", "[store EXCEPT !.doc = NoDoc]"
     ),
     TlaMutant("Foreign: never", "Foreign(x, d) == BoundsAgreed(x) /\\ d.bounds", "Foreign(x, d) == FALSE /\\ d.bounds"),
+    TlaMutant(
+        "OnForeign: waits on",
+        'Seeing(x, "destroy", d) ELSE Dispatch(x, d, {})',
+        "Seeing(x, x.pc, d) ELSE Dispatch(x, d, {})",
+    ),
+    TlaMutant("OthersHaveStayed: at any moment", "OthersHaveStayed(i) == Quiet /\\ ", "OthersHaveStayed(i) == "),
     TlaMutant("Opened: other bounds", "THEN <<MinOf(x), MaxOf(x)>> ELSE None]", "THEN <<Min, Max>> ELSE None]"),
     TlaMutant("Met: never mixed", "!.mixed = OwnedSlots(x) /\\ None", "!.mixed = FALSE /\\ None"),
     TlaMutant("Counted: the floor stays", "!.count = n, !.floor = IF n > @ THEN n ELSE @]", "!.count = n]"),
