@@ -57,6 +57,7 @@ UPSTREAM: tuple[Constants, ...] = (
     {"N": 1, "Min": 1, "Max": 1, "LostRuns": 1},
     {"N": 1, "Min": 1, "Max": 1, "Outages": 1},
     {"Bootstrap": True, "Deadlines": 1},
+    {"N": 1, "Min": 1, "Max": 1, "Rules": ["counter_restored"]},  # no slots with owners, and no second reading
 )
 FAIR: tuple[tuple[str, Constants], ...] = (
     ("Fair", {"Crashes": 1}),
