@@ -284,6 +284,10 @@ def _check_access(access: Access) -> None:
         raise ValueError("a certificate's key is given without its certificate")
     if bool(access.username) != bool(access.password):
         raise ValueError("a user name and a password are needed, or neither")
+    try:
+        f"{access.username}{access.password}".encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError("a user name or a password has letters outside Latin-1: HTTP cannot carry them") from None
 
 
 def python_etcd() -> Any:

@@ -304,7 +304,10 @@ class EtcdServer:
             peer_port, health_port = sock.getsockname()[1], other.getsockname()[1]
         data = os.path.join(self._data_dir or self._temporary, "0")
         if self._data_dir:
-            os.makedirs(self._data_dir, exist_ok=True)
+            try:
+                os.makedirs(self._data_dir, exist_ok=True)
+            except OSError as error:
+                raise UnusableError("cannot use the data directory", self._data_dir, str(error)) from error
         command = etcd_command("default", data, (self._address, self._port, peer_port))
         # One member alone elects itself: the shorter its patience, the sooner it serves (70 ms instead of 1.1 s).
         command += ["--heartbeat-interval", "20", "--election-timeout", "200"]

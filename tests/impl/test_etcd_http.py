@@ -254,6 +254,7 @@ def replying(reply: bytes) -> Iterator[tuple[str, int]]:
         lambda: EtcdHttp(Access((("h", 1),), "https", key=__file__)),
         lambda: EtcdHttp(Access((("h", 1),), username="root")),
         lambda: EtcdHttp(Access((("h", 1),), password="secret")),
+        lambda: EtcdHttp(Access((("h", 1),), username="\u5f20", password="secret")),
         lambda: checked_key("no/slash"),
         lambda: checked_key("/a/../b"),
         lambda: checked_key("/a//b"),

@@ -422,3 +422,9 @@ def test_a_cluster_that_cannot_start_leaves_nothing(tmp_path: Path, monkeypatch:
     with pytest.raises(UnusableError, match="exit code 4"):
         cluster.start()
     assert not any(os.path.exists(directory) for directory in cluster._directories)
+
+
+def test_a_data_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnusableError, match=r"cannot use the data directory.*file/data"):
+        EtcdServer(data_dir=tmp_path / "file" / "data").start()
