@@ -8,6 +8,7 @@ TORCH := torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 LOG := $(VENV)/setup.log
+RESULTS := $(VENV)/tests.xml
 # Written last, so a set-up that was cut short is never taken for a finished one.
 READY := $(VENV)/ready
 # What a set-up depends on; it holds the folder's name because a moved .venv still points to the old place.
@@ -33,7 +34,8 @@ check: setup
 	@$(BIN)/rallypoint check $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(if $(SLOW),,-m "not slow" --session-timeout=690) $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --junitxml=$(RESULTS) $(if $(SLOW),,-m "not slow" --session-timeout=690) $(ARGS)
+	@$(if $(ARGS),,$(BIN)/rallypoint review --fail-on-gaps --tests $(RESULTS) --markdown $(VENV)/review.md | tail -n 3)
 
 lint: setup
 	$(BIN)/python -m ruff check .

@@ -39,6 +39,7 @@ SUB_COMMANDS: Mapping[str, SubCommand] = {
     "tlc": SubCommand(
         "rallypoint.cli.tlc", "Run TLC on the TLA+ specification and compare the verdicts with the manifest."
     ),
+    "review": SubCommand("rallypoint.cli.review", "From each requirement to its property, code, tests and evidence."),
     "defects": SubCommand("rallypoint.cli.defects", "Show upstream's defects, and the same scenarios on ours."),
     "status": SubCommand("rallypoint.cli.status", "Show a live run to its operator; --watch follows it."),
     "doctor": SubCommand("rallypoint.cli.doctor", "Say which outside conditions are met, and what to do about others."),

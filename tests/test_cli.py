@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rallypoint.cli.main import SUB_COMMANDS
 from rallypoint.impl.etcd_server import EtcdServer, find_etcd
 
 COMMAND = str(Path(sys.executable).with_name("rallypoint"))
+COMMANDS = ", ".join(SUB_COMMANDS)
 BOUND = 180.0  # seconds; a `doctor` that imports torch on a busy machine
 MARK = "RALLYPOINT_TEST_MARK"
 
@@ -96,16 +98,16 @@ def script(path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "no command (there are check, explore, tlc, defects, status, doctor): see `rallypoint --help`"),
+        ([], f"no command (there are {COMMANDS}): see `rallypoint --help`"),
         (
             ["chekc"],
-            "unknown command 'chekc' (there are check, explore, tlc, defects, status, doctor): did you mean 'check'?",
+            f"unknown command 'chekc' (there are {COMMANDS}): did you mean 'check'?",
         ),
         (
             ["dance"],
-            "unknown command 'dance' (there are check, explore, tlc, defects, status, doctor): see `rallypoint --help`",
+            f"unknown command 'dance' (there are {COMMANDS}): see `rallypoint --help`",
         ),
-        ([""], "unknown command '' (there are check, explore, tlc, defects, status, doctor): see `rallypoint --help`"),
+        ([""], f"unknown command '' (there are {COMMANDS}): see `rallypoint --help`"),
         (["two\nlines"], r"unknown command 'two\nlines' "),
         (["--frobnicate"], "(rallypoint): see `rallypoint --help`"),
         (["doctor", "--frobnicate"], "(rallypoint doctor): see `rallypoint doctor --help`"),
