@@ -123,7 +123,7 @@ class EtcdRendezvous:
         self,
         client: etcd.Client | EtcdHttp,
         prefix: str,
-        run_id: str,
+        run_id: str | int,
         num_min_workers: int,
         num_max_workers: int,
         timeout: float,
@@ -131,6 +131,7 @@ class EtcdRendezvous:
         *,
         ttls: Mapping[str, Any] | None = None,
     ) -> None:
+        run_id = str(run_id) if type(run_id) is int else run_id  # as PyTorch's class takes it
         if not isinstance(run_id, str) or not run_id.strip():
             raise ValueError(f"run_id is {run_id!r}: it must be a non-empty text that names the job")
         self._timeout = duration("timeout", timeout)

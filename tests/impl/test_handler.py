@@ -211,6 +211,13 @@ def test_any_run_id_is_a_run_of_its_own(make: Make, run_id: str) -> None:
     assert make(1, 1, run_id=run_id + "x").next_rendezvous().rank == 0
 
 
+def test_a_number_is_a_run_id_as_for_pytorchs_class(etcd_server: EtcdServer, prefix: str) -> None:
+    run = EtcdRendezvous(etcd_server.get_client(), prefix, 1, 1, 1, 10, 0)
+    assert run.rendezvous_barrier()[1:] == (0, 1)
+    assert EtcdRendezvousHandler(run, None).get_run_id() == "1"
+    run.leave()
+
+
 @pytest.mark.parametrize("slashes", ["rel{}", "/abs{}", "/trail{}/", "//double{}//"])
 def test_L_H_a_prefix_with_and_without_slashes(etcd_server: EtcdServer, prefix: str, slashes: str) -> None:
     name = slashes.format(prefix.rpartition("/")[2])
