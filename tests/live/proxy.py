@@ -207,7 +207,11 @@ class FaultProxy:
             while True:
                 request = reader.message()
                 exchange, rule = self._record(request)
-                if rule is not None and rule.fault is Fault.DROP_REQUEST:
+                decided = self._decide(exchange, client)
+                if isinstance(decided, bytes):
+                    client.sendall(decided)
+                    continue
+                if decided is Fault.DROP_REQUEST or (rule is not None and rule.fault is Fault.DROP_REQUEST):
                     return
                 if rule is not None and rule.fault is Fault.DELAY_REQUEST:
                     rule.gate.wait(rule.seconds)
@@ -219,7 +223,7 @@ class FaultProxy:
                 late = rule is not None and rule.fault is not Fault.DELAY_REPLY
                 reply = _Reader(server, None if late else client).message()
                 self._update(exchange, int(reply.split(b" ", 2)[1]))
-                if rule is not None and rule.fault is Fault.DROP_REPLY:
+                if decided is Fault.DROP_REPLY or (rule is not None and rule.fault is Fault.DROP_REPLY):
                     return
                 if rule is not None and rule.fault is Fault.DELAY_REPLY:
                     rule.gate.wait(rule.seconds)
@@ -233,6 +237,13 @@ class FaultProxy:
                     sock.close()
                     with self._changed:
                         self._sockets.discard(sock)
+
+    def _decide(self, exchange: Exchange, client: socket.socket) -> Fault | bytes | None:
+        """What happens to a request, decided by a subclass, which may take its time.
+
+        A fault that drops; bytes: the answer in etcd's place; None: what the rules say.
+        """
+        return None
 
     def _record(self, request: bytes) -> tuple[Exchange, _Rule | None]:
         with self._changed:
