@@ -81,7 +81,7 @@ def examine(probes: Iterable[Probe]) -> Iterator[Condition]:
         if finding.verdict is not Verdict.OK:
             unmet.append(probe.name)
         if finding.verdict is Verdict.MISSING and probe.only_for:
-            finding = Finding(Verdict.ABSENT, f"{finding.found}; needed only for {probe.only_for}")
+            finding = Finding(Verdict.ABSENT, f"{finding.found}; needed only for {probe.only_for}", finding.todo)
         seconds = round(time.monotonic() - began, 2)
         yield Condition(probe.name, finding.verdict, finding.found, finding.todo, probe.only_for, seconds)
 

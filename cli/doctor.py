@@ -41,13 +41,24 @@ def _host_and_port(ctx: click.Context, param: click.Parameter, value: str | None
     callback=_host_and_port,
     help="Look at this etcd server too; nothing is written to it.",
 )
+@click.option(
+    "--patches",
+    is_flag=True,
+    help="Only compare torch.distributed before and after torch_npu's import. Looks at nothing else.",
+)
 @json_option
-def command(endpoint: tuple[str, int] | None, json_file: Path | None) -> int:
+def command(endpoint: tuple[str, int] | None, patches: bool, json_file: Path | None) -> int:
     """Look at everything outside rallypoint that it depends on, one condition at a time.
 
     Ends with 0 if all that `rallypoint check` needs is there, with 1 if something is not, and with 2 and one line on
-    stderr if the server named by --endpoint cannot be used.
+    stderr if the server named by --endpoint cannot be used, or torch_npu for --patches.
     """
+    if patches and endpoint:
+        raise UnusableError("two questions at once", "--endpoint, --patches", "ask one at a time")
+    if patches:
+        from rallypoint.cli.patches import show
+
+        return show(Console(), json_file)
     probes = [*ENVIRONMENT, *(endpoint_probes(*endpoint) if endpoint else ())]
     console = Console()
     conditions = []

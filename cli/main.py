@@ -41,7 +41,9 @@ SUB_COMMANDS: Mapping[str, SubCommand] = {
     ),
     "review": SubCommand("rallypoint.cli.review", "From each requirement to its property, code, tests and evidence."),
     "defects": SubCommand("rallypoint.cli.defects", "Show upstream's defects, and the same scenarios on ours."),
+    "conform": SubCommand("rallypoint.cli.conform", "Run PyTorch's own rendezvous tests, on its modules and ours."),
     "status": SubCommand("rallypoint.cli.status", "Show a live run to its operator; --watch follows it."),
+    "replay": SubCommand("rallypoint.cli.replay", "Play a job of the live property run again, from its schedule."),
     "doctor": SubCommand("rallypoint.cli.doctor", "Say which outside conditions are met, and what to do about others."),
 }
 

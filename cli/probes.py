@@ -13,11 +13,12 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,20 @@ from typing import TypeVar
 
 from rallypoint.cli.conditions import Finding, Probe, Verdict
 from rallypoint.model.errors import UnusableError
+
+# CANN library -> the package that holds it, and the script that lets the loader find it.
+_TOOLKIT = ("the CANN toolkit", "its set_env.sh")
+_KERNELS = ("the CANN kernels (ops) of your device", "the toolkit's set_env.sh")
+_NNAL = ("CANN's NNAL package", "nnal/atb/set_env.sh")
+CANN_LIBRARIES: Mapping[str, tuple[str, str]] = {
+    "libascendcl.so": _TOOLKIT,
+    "libhccl.so": _TOOLKIT,
+    "libacl_op_compiler.so": _TOOLKIT,
+    "libacl_tdt_channel.so": _TOOLKIT,
+    "libge_runner.so": _TOOLKIT,
+    "libopapi.so": _KERNELS,
+    "libatb.so": _NNAL,
+}
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
@@ -151,6 +166,8 @@ def device_autoload() -> Finding:
 
 def torch_npu() -> Finding:
     os.environ[AUTOLOAD] = "0"  # else importing torch already fails, and the reason is not torch_npu's own
+    if importlib.util.find_spec("torch_npu") is None:
+        return _torch_npu_apart()
     module = _import("torch_npu", "pip install torch-npu, in the version that fits torch and CANN")
     if isinstance(module, Finding):
         return module
@@ -158,20 +175,63 @@ def torch_npu() -> Finding:
     return Finding(Verdict.OK, f"{module.__version__}, sees {count} device{'' if count == 1 else 's'}")
 
 
-def cann() -> Finding:
-    home = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
-    library = "libascendcl.so"
+def _torch_npu_apart() -> Finding:
+    """A torch_npu that only NPU workers see, so that other imports of torch do not load it."""
+    from rallypoint.npu.cann import find_torch_npu, version_of
+
     try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        if f"{library}: cannot open" not in str(error):
-            return Finding(Verdict.BROKEN, str(error), "source CANN's set_env.sh, or reinstall CANN")
-        if home and Path(home, "lib64", library).exists():
-            found = f"{library} is in {home}/lib64, where the loader does not look"
-            return Finding(Verdict.BROKEN, found, f"source {home}/../set_env.sh, which sets LD_LIBRARY_PATH")
-        return Finding(Verdict.MISSING, f"no {library} in LD_LIBRARY_PATH, ldconfig's list or ASCEND_TOOLKIT_HOME")
-    loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if library in line}
-    return Finding(Verdict.OK, ", ".join(sorted(loaded)))
+        place = find_torch_npu()
+    except UnusableError as error:
+        return Finding(Verdict.MISSING, "no module torch_npu", error.todo)
+    return Finding(Verdict.OK, f"{version_of(place)}, apart from other packages: {place.parent}")
+
+
+def npu_driver() -> Finding:
+    from rallypoint.npu.cann import DRIVER
+
+    if not DRIVER.exists():
+        return Finding(Verdict.MISSING, f"no {DRIVER}", "install Ascend's driver and firmware")
+    if not os.access(DRIVER, os.R_OK | os.W_OK):
+        return Finding(Verdict.BROKEN, f"{DRIVER} cannot be opened by this user", "add the user to HwHiAiUser's group")
+    return Finding(Verdict.OK, str(DRIVER))
+
+
+def cann() -> Finding:
+    """Each library that torch_npu is linked to or opens, loaded by name."""
+    home = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
+    missing, broken = [], []
+    for library, (package, script) in CANN_LIBRARIES.items():
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            if f"{library}: cannot open" not in str(error):
+                broken.append((str(error), f"source {script}, or reinstall {package}"))
+            elif home and Path(home, "lib64", library).exists():
+                found = f"{library} is in {home}/lib64, where the loader does not look"
+                broken.append((found, f"source {home}/../set_env.sh, which sets LD_LIBRARY_PATH"))
+            else:
+                missing.append((library, f"install {package}, then source {script}"))
+    if broken:
+        return Finding(Verdict.BROKEN, *broken[0])
+    if missing:
+        names = ", ".join(name for name, _ in missing)
+        found = f"no {names} in LD_LIBRARY_PATH, ldconfig's list or ASCEND_TOOLKIT_HOME"
+        partly = len(missing) < len(CANN_LIBRARIES)
+        todo = "; ".join(dict.fromkeys(remedy for _, remedy in missing))
+        return Finding(Verdict.BROKEN if partly else Verdict.MISSING, found, todo)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    loaded = {str(Path(line.split()[-1]).parent) for line in lines if line.endswith(tuple(CANN_LIBRARIES))}
+    return Finding(Verdict.OK, f"all {len(CANN_LIBRARIES)} libraries load, from {', '.join(sorted(loaded))}")
+
+
+def cann_emulation() -> Finding:
+    """What the emulation is built with; it is not built here."""
+    from rallypoint.npu.build import COMPILER
+
+    compiler = shutil.which(COMPILER)
+    if compiler is None:
+        return Finding(Verdict.MISSING, f"no C compiler {COMPILER}", "install gcc, or name one by CC=/path/to/cc")
+    return _imported("elftools", "pyelftools", f"C compiler {compiler}")
 
 
 def npu_devices() -> Finding:
@@ -212,12 +272,12 @@ def _import(name: str, todo: str) -> ModuleType | Finding:
         return Finding(Verdict.BROKEN, f"import {name}: {type(error).__name__}: {error}", "repair what is named")
 
 
-def _imported(module: str, distribution: str = "") -> Finding:
+def _imported(module: str, distribution: str = "", also: str = "") -> Finding:
     distribution = distribution or module
     imported = _import(module, f"pip install {distribution}")
     if isinstance(imported, Finding):
         return imported
-    return Finding(Verdict.OK, importlib.metadata.version(distribution))
+    return Finding(Verdict.OK, ", ".join(filter(None, [importlib.metadata.version(distribution), also])))
 
 
 def _located(find: Callable[[], Located], variable: str, tell: Callable[[Located], str]) -> Finding:
@@ -263,8 +323,10 @@ ENVIRONMENT: Sequence[Probe] = (
     Probe("torch", torch, seconds=120),
     Probe("device autoload", device_autoload),
     Probe("torch_npu", torch_npu, only_for="NPU workers", seconds=120),
-    Probe("CANN", cann, only_for="NPU workers"),
-    Probe("NPU", npu_devices, only_for="NPU workers"),
+    Probe("NPU driver", npu_driver, only_for="NPU workers on real devices"),
+    Probe("CANN", cann, only_for="NPU workers on real devices"),
+    Probe("CANN emulation", cann_emulation, only_for="NPU workers without a device"),
+    Probe("NPU", npu_devices, only_for="NPU workers on real devices"),
     Probe("crosshair", crosshair, only_for="symbolic property runs", seconds=60),
 )
 

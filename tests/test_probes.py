@@ -82,9 +82,9 @@ def test_what_needs_an_unmet_condition_is_not_checked() -> None:
 
 def test_what_only_an_option_needs_is_absent_not_missing() -> None:
     (condition,) = examine([Probe("npu", missing, only_for="NPU workers")])
+    assert condition.todo == missing().todo
     assert condition.verdict is Verdict.ABSENT
     assert condition.found == "not there; needed only for NPU workers"
-    assert condition.todo == ""
     assert condition.met
 
 
@@ -189,3 +189,46 @@ def test_a_localhost_that_cannot_be_bound(monkeypatch: pytest.MonkeyPatch) -> No
     finding = probes.localhost_port()
     assert finding.verdict is Verdict.BROKEN
     assert finding.found.startswith("192.0.2.1: ")
+
+
+@pytest.mark.parametrize(
+    ("absent", "verdict", "todo"),
+    [
+        ({"libatb.so"}, Verdict.BROKEN, "NNAL"),
+        ({"libopapi.so", "libhccl.so"}, Verdict.BROKEN, "kernels"),
+        (set(probes.CANN_LIBRARIES), Verdict.MISSING, "the CANN toolkit"),
+    ],
+)
+def test_a_cann_library_that_is_missing_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, absent: set[str], verdict: Verdict, todo: str
+) -> None:
+    def load(name: str) -> None:
+        if name in absent:
+            raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr("ctypes.CDLL", load)
+    monkeypatch.delenv("ASCEND_TOOLKIT_HOME", raising=False)
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    finding = probes.cann()
+    assert finding.verdict is verdict
+    assert {name for name in probes.CANN_LIBRARIES if name in finding.found} == absent
+    assert todo in finding.todo
+
+
+def test_a_torch_npu_apart_from_other_packages_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch_npu").mkdir()
+    (tmp_path / "torch_npu" / "__init__.py").touch()
+    (tmp_path / "torch_npu-2.13.0.dist-info").mkdir()
+    monkeypatch.setenv("RALLYPOINT_NPU", str(tmp_path))
+    finding = probes._torch_npu_apart()
+    assert finding.verdict is Verdict.OK
+    assert finding.found.startswith("2.13.0, apart")
+
+
+def test_without_a_compiler_there_is_no_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nonexistent/cc")
+    (condition,) = examine([probe("CANN emulation")])
+    assert condition.verdict is Verdict.ABSENT
+    assert "/nonexistent/cc" in condition.found
+    assert "CC=" in condition.todo
+    assert condition.met

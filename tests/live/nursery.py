@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rallypoint.model.errors import UnusableError
@@ -37,19 +38,23 @@ ENVIRONMENT = {
 
 
 class Nursery:
-    """Starts and reaps workers; a context manager. ``threads``: how many the nursery process has."""
+    """Starts and reaps workers; a context manager. ``threads``: how many the nursery process has.
 
-    def __init__(self) -> None:
+    ``device``: what the workers prove their groups on, "cpu" or "npu"; ``environment``: theirs.
+    """
+
+    def __init__(self, device: str = "cpu", environment: Mapping[str, str] = os.environ) -> None:
+        self.device = device
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by ``close``)
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(theirs.fileno()), device],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, **ENVIRONMENT},
+                env={**environment, **ENVIRONMENT},
             )
         self._lines = b""
         self.exits: dict[int, int] = {}
@@ -173,10 +178,12 @@ def _fork(
     control.sendall(b"pid %d\n" % pid)
 
 
-def serve(control: socket.socket) -> None:
+def serve(control: socket.socket, device: str) -> None:
     """Fork and reap until the creator closes its end; then kill and reap what is left."""
     import rallypoint.live.agent  # noqa: F401  (torch, once for all)
+    from rallypoint.npu.worker import prepare
 
+    prepare(device)
     wake, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
@@ -208,4 +215,4 @@ def serve(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

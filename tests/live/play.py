@@ -122,6 +122,7 @@ class Play:
         self.seats = [Seat(number, entry) for number, entry in enumerate(schedule.entries)]
         self.closing = False
         self.job = {
+            "device": nursery.device,
             "endpoint": endpoint,
             "run_id": run_id,
             "min": schedule.min_workers,

@@ -1,18 +1,15 @@
-"""The live property run: hypothesis draws jobs, real processes play them on a real etcd, and two judges look at each.
-
-``python -m rallypoint.live.run FILE`` plays the schedule in FILE once.
-"""
+"""The live property run: hypothesis draws jobs, real processes play them on a real etcd, two judges look at each."""
 
 from __future__ import annotations
 
-import sys
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis.strategies import SearchStrategy
 from rallypoint.impl.etcd_http import EtcdHttp
 from rallypoint.impl.etcd_server import EtcdServer
 from rallypoint.live import schedule as plans
@@ -35,8 +32,8 @@ class ViolationError(Exception):
 class LiveResult:
     """Verdict and size of a live run.
 
-    ``examples``: jobs played; ``processes``: workers started; ``kills``: workers killed; ``groups_formed``: gloo groups
-    that gathered; ``requests_replayed``: records that the model accepted; ``expiries``: expired keys among them.
+    ``examples``: jobs played; ``processes``: workers started; ``kills``: workers killed; ``groups_formed``: groups that
+    gathered; ``requests_replayed``: records that the model accepted; ``expiries``: expired keys among them.
     ``failure``: what is wrong, with the schedule that plays it again.
     """
 
@@ -122,12 +119,16 @@ def run_live(
     *,
     fault: str | None = None,
     shrinking: float = SHRINKING,
+    device: str = "cpu",
+    members: int = plans.MEMBERS,
+    environment: Mapping[str, str] = os.environ,
 ) -> LiveResult:
     """Play and judge ``examples`` drawn jobs; the same seed draws the same jobs. ``on_progress(done, examples)``.
 
     ``fault``: planted in every worker (``faults.FAULTS``), to try the judges. ``shrinking``: seconds for making a
-    failing job smaller. Nothing is left running. Never raises, but for a wrong argument: what went wrong is in the
-    result.
+    failing job smaller. ``device``: what groups are proved on, "cpu" (gloo) or "npu" (hccl), in this ``environment``;
+    ``members``: of a job at most.
+    Nothing is left running. Never raises, but for a wrong argument: what went wrong is in the result.
     """
     if examples < 1:
         raise ValueError("at least one example")
@@ -141,11 +142,11 @@ def run_live(
             on_progress(min(done, examples), examples)
 
     try:
-        with EtcdServer() as server, Nursery() as nursery:
+        with EtcdServer() as server, Nursery(device, environment) as nursery:
             http = EtcdHttp.of_client(server.get_client())
             live = Live(server, nursery, http, seed, shrinking=shrinking, on_progress=progress)
             try:
-                _explore(live, examples, fault)
+                _explore(live, examples, plans.schedules(fault, members))
                 return live.result(seconds(), HOLDS, None)
             except ViolationError as error:
                 return live.result(seconds(), VIOLATED, str(error))
@@ -157,7 +158,7 @@ def run_live(
         return LiveResult(NOT_CHECKED, 0, 0, 0, 0, 0, 0, seconds(), str(error))
 
 
-def _explore(live: Live, examples: int, fault: str | None) -> None:
+def _explore(live: Live, examples: int, schedules: SearchStrategy[Schedule]) -> None:
     @hypothesis.seed(live.seed)
     @hypothesis.settings(
         max_examples=examples,
@@ -169,40 +170,29 @@ def _explore(live: Live, examples: int, fault: str | None) -> None:
         print_blob=False,
         report_multiple_bugs=False,
     )
-    @hypothesis.given(plans.schedules(fault))
+    @hypothesis.given(schedules)
     def explore(schedule: Schedule) -> None:
         live.check(schedule)
 
     explore()
 
 
-def replay_schedule(schedule: Schedule) -> LiveResult:
-    """Play and judge one schedule; the floor for kills and groups does not apply."""
+def replay_schedule(schedule: Schedule, bound: float = BOUND) -> LiveResult:
+    """Play and judge one schedule, quiet within ``bound`` seconds; the floor for kills and groups does not apply.
+
+    Raises UnusableError if etcd or the workers' process cannot be started.
+    """
     start = time.monotonic()
     with EtcdServer() as server, Nursery() as nursery:
-        live = Live(server, nursery, EtcdHttp.of_client(server.get_client()))
-        failure = None
+        live = Live(server, nursery, EtcdHttp.of_client(server.get_client()), bound=bound)
+        verdict, failure = HOLDS, None
         try:
             live.check(schedule)
         except ViolationError as error:
-            failure = str(error)
+            verdict, failure = VIOLATED, str(error)
+        except Exception as error:
+            verdict, failure = HARNESS_FAILED, f"{type(error).__name__}: {error}\n{nursery.tail()}"
         finally:
             live.http.close()
-        verdict = HOLDS if failure is None else VIOLATED
         sizes = (live.examples, live.processes, live.kills, live.groups, live.requests, live.expiries)
         return LiveResult(verdict, *sizes, time.monotonic() - start, failure)
-
-
-def main(path: str) -> int:
-    """Play the schedule in a file; 0: it holds, 1: it does not, 2: it cannot be played."""
-    try:
-        result = replay_schedule(plans.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, UnusableError) as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        return 2
-    print(result.verdict, result.failure or "")
-    return int(result.verdict != HOLDS)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 MOMENTS = ("before", "after", "member", "grouped")
+MEMBERS = 6  # of a job at most
 REQUESTS = 14  # a worker that meets undisturbed needs 8 to 12 requests
 
 
@@ -52,9 +53,13 @@ class Schedule:
     fault: str | None = None
 
     def __post_init__(self) -> None:
+        if any(type(number) is not int for number in (self.min_workers, self.max_workers, self.last_call)):
+            raise ValueError(f"not a schedule, its sizes are whole numbers: {self}")
         if not 1 <= self.min_workers <= self.max_workers or not self.entries or self.last_call < 0:
             raise ValueError(f"not a schedule: {self}")
         for entry in self.entries:
+            if any(type(number) is not int for number in (entry.gap, entry.kill.count if entry.kill else 0)):
+                raise ValueError(f"not a schedule, its counts are whole numbers: {entry}")
             if entry.gap < 0 or (entry.kill is not None and (entry.kill.moment not in MOMENTS or entry.kill.count < 1)):
                 raise ValueError(f"not a schedule: {entry}")
 
@@ -95,11 +100,14 @@ def kills() -> st.SearchStrategy[Kill]:
 
 
 @st.composite
-def schedules(draw: st.DrawFn, fault: str | None = None) -> Schedule:
-    """Jobs of 1 to 6 workers; in two of three, somebody is killed, mostly so that min workers live on."""
+def schedules(draw: st.DrawFn, fault: str | None = None, members: int = MEMBERS) -> Schedule:
+    """Jobs of 1 to 6 workers, at most ``members`` of them members at a time.
+
+    In two of three, somebody is killed, mostly so that min workers live on.
+    """
     workers = draw(st.integers(1, 6))
-    min_workers = draw(st.integers(1, workers))
-    max_workers = draw(st.integers(min_workers, 6))
+    min_workers = draw(st.integers(1, min(workers, members)))
+    max_workers = draw(st.integers(min_workers, members))
     harmless = draw(st.sampled_from((True, False, False)))
     at_most = 0 if harmless else max(1, workers - min_workers)
     victims = draw(st.sets(st.integers(0, workers - 1), min_size=min(1, at_most), max_size=at_most))

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 RESULTS = "RALLYPOINT_JOB_RESULTS"
+DEVICE = "RALLYPOINT_JOB_DEVICE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,28 @@ class JobResult:
         return f"world size or sum is not {agents}: {wrong}" if wrong else ""
 
 
-def run_job(backend: str, endpoint: str, run_id: str, *, agents: int = 2, timeout: float = 60) -> JobResult:
-    """``agents`` torchrun agents with one worker each meet through ``backend``; all are ended by ``timeout`` s."""
+def run_job(
+    backend: str,
+    endpoint: str,
+    run_id: str,
+    *,
+    agents: int = 2,
+    timeout: float = 60,
+    device: str = "cpu",
+    environment: Mapping[str, str] = os.environ,
+) -> JobResult:
+    """``agents`` torchrun agents with one worker each meet through ``backend``; all are ended by ``timeout`` s.
+
+    ``device``: "cpu" (gloo) or "npu" (hccl); ``environment``: of the agents.
+    """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rallypoint-job-") as place:
         environment = {
-            **os.environ,
+            **environment,
             RESULTS: place,
+            DEVICE: device,
             "OMP_NUM_THREADS": "1",
-            "TORCH_DEVICE_BACKEND_AUTOLOAD": os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"),
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "0"),
         }
         command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={agents}", "--nproc-per-node=1"]
         command += [f"--rdzv-backend={backend}", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={run_id}"]
@@ -87,8 +102,14 @@ def main() -> None:
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
-    total = torch.ones(1)
+    device = os.environ[DEVICE]
+    if device == "npu":
+        import torch_npu
+
+        # By rank: each agent of this machine has a worker of local rank 0.
+        torch_npu.npu.set_device(int(os.environ["RANK"]) % torch_npu.npu.device_count())
+    dist.init_process_group({"cpu": "gloo", "npu": "hccl"}[device])
+    total = torch.ones(1, device=device)
     dist.all_reduce(total)
     told = {"rank": dist.get_rank(), "world": dist.get_world_size(), "sum": int(total.item())}
     Path(os.environ[RESULTS], f"worker{told['rank']}.json").write_text(json.dumps(told))
