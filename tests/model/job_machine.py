@@ -70,7 +70,8 @@ def job_machine(modules: Mapping[str, ModuleType], off: tuple[str, ...] = ()) ->
 
 def play(job: type[RuleBasedStateMachine], examples: int, *, shrink: bool = False) -> None:
     """Play ``examples`` jobs, the same ones in every run. Raises what a job raised, AssertionError for a violation."""
-    run_state_machine_as_test(
+    run: Any = run_state_machine_as_test  # untyped in some versions
+    run(
         job,
         settings=settings(
             max_examples=examples,
