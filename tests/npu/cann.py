@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -56,9 +57,22 @@ def find_cann(devices: int) -> Cann:
     torch_npu = find_torch_npu()
     if DRIVER.exists():
         return _real(devices, torch_npu)
-    libraries = build.built(_package("torch", "install torch"), torch_npu, version_of(torch_npu))
+    torch = _package("torch", "install torch")
+    if clashes_with_cuda(torch):
+        raise UnusableError(
+            "this torch_npu does not import beside CUDA's part of torch", str(torch), "install torch's CPU build"
+        )
+    libraries = build.built(torch, torch_npu, version_of(torch_npu))
     surroundings = build.environment(libraries, torch_npu) | GROUPS | {"RALLYPOINT_EMULATED_NPUS": str(devices)}
     return Cann(True, devices, f"CANN: emulated ({devices} devices)", surroundings)
+
+
+def clashes_with_cuda(torch: Path) -> bool:
+    """From 2.12 on both register one option of their allocators, and the second one ends the process."""
+    text = (torch / "version.py").read_text(encoding="utf-8")
+    number = re.search(r"^__version__ = '(\d+)\.(\d+)", text, re.M)
+    cuda = re.search(r"^cuda\b.*= '", text, re.M)
+    return bool(cuda and number and (int(number[1]), int(number[2])) >= (2, 12))
 
 
 def find_torch_npu() -> Path:
