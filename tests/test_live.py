@@ -125,7 +125,9 @@ def test_the_recorded_run_is_accepted(played: Played) -> None:
 def test_a_missing_confirmation_is_rejected(played: Played) -> None:
     slot, record = _find(played, '"keep_alives": \\["')
     message = _rejected(played, _changed(played, slot, record, None))
-    assert re.match(rf"worker {slot}, record {record.number}: expected \(?confirm.* found ", message)
+    # A renewal may stand between the confirmation and the request that follows it.
+    numbers = f"({record.number}|{record.number + 1})"
+    assert re.match(rf"worker {slot}, record {numbers}: expected \(?confirm.* found ", message)
 
 
 def test_a_gap_in_the_numbers_is_rejected(played: Played) -> None:

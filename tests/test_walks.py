@@ -127,7 +127,7 @@ def test_planted_faults_are_differences(plant: str, monkeypatch: pytest.MonkeyPa
 def test_a_run_that_did_too_little_fails() -> None:
     result = walks.judged(walks.run_walks({"lost-reply": CONFIGS["lost-reply"]}, 0), walks.PROFILES["ci"])
     assert result.verdict == HARNESS_FAILED
-    assert result.failure == "too little was played: 0.0% of all transitions were seen, the floor is 5%"
+    assert result.failure == "too little was played: 0.0% of all transitions were seen, the floor is 2%"
 
 
 def test_without_an_etcd_nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ class Profile:
 
 
 PROFILES = {
-    "ci": Profile(75, False, 0.05, 0.75),
+    "ci": Profile(75, False, 0.02, 0.6),
     "nightly": Profile(3600, False, 0.99, 1.0),
     "deep": Profile(6 * 3600, True, 0.99, 1.0),
 }
