@@ -90,9 +90,9 @@ def test_what_is_no_table_is_named(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seen", "kinds", "words"),
     [
-        (0, 20, "0.0% of all transitions were seen, the floor is 5%"),
-        (400, 20, "4.0% of all transitions were seen, the floor is 5%"),
-        (700, 14, "6 of 20 kinds of steps were never seen, the floor is 75%"),
+        (0, 20, "0.0% of all transitions were seen, the floor is 2%"),
+        (150, 20, "1.5% of all transitions were seen, the floor is 2%"),
+        (700, 11, "9 of 20 kinds of steps were never seen, the floor is 60%"),
         (700, 15, None),
     ],
 )
