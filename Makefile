@@ -36,7 +36,7 @@ check: setup
 	@$(BIN)/rallypoint check $(ARGS)
 
 test: setup $(NPU)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --junitxml=$(RESULTS) $(if $(SLOW),,-m "not slow" --session-timeout=710) $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --junitxml=$(RESULTS) $(if $(SLOW),,-m "not slow" --session-timeout=690) $(ARGS)
 	@$(if $(ARGS),,$(BIN)/rallypoint review --fail-on-gaps --tests $(RESULTS) >$(VENV)/review.txt; \
 	    status=$$?; grep -v '[│┃━─]' $(VENV)/review.txt; exit $$status)
 

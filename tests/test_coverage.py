@@ -90,10 +90,10 @@ def test_what_is_no_table_is_named(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seen", "kinds", "words"),
     [
-        (0, 20, "0.0% of all transitions were seen, the floor is 2%"),
-        (150, 20, "1.5% of all transitions were seen, the floor is 2%"),
-        (700, 11, "9 of 20 kinds of steps were never seen, the floor is 60%"),
-        (700, 15, None),
+        (0, 20, "0.0% of all transitions were seen, the floor is 15%"),
+        (1400, 20, "14.0% of all transitions were seen, the floor is 15%"),
+        (1600, 17, "3 of 20 kinds of steps were never seen, the floor is 90%"),
+        (1600, 18, None),
     ],
 )
 def test_a_run_below_the_floor_fails(seen: int, kinds: int, words: str | None) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rallypoint.live.play import History
 from rallypoint.live.record import MEET, Attempt, Record
+from rallypoint.live.replay import asking
 from rallypoint.model import system
 from rallypoint.model import worker as machine
 from rallypoint.model.errors import UnusableError
@@ -159,21 +160,10 @@ def _kinds_of(rules: Rules, history: History) -> Iterator[str]:
         if isinstance(item, Attempt):
             worker = item.worker
         elif isinstance(item, Record) and item.kind == MEET and worker is not None and worker.pc in machine.TABLE:
-            event, ready = _ready(rules, worker, item)
+            event, ready = asking(rules, worker, item.request) or (None, worker)
             if event is not None:
                 yield kind(event, worker, ready)
             worker = ready
             if item.reply is not None:
                 worker = machine.step(rules, ready, item.reply)
                 yield kind(machine.TABLE[ready.pc].action, ready, worker)
-
-
-def _ready(rules: Rules, worker: Worker, record: Record) -> tuple[str | None, Worker]:
-    """The worker that wants this request, and the event that led it there, if one did."""
-    options: list[tuple[str | None, Worker]] = [(None, worker)]
-    if machine.owns_last_call(rules, worker):
-        options.append(("LastCallOver", machine.last_call_over(worker)))
-    late = machine.deadline(rules, worker)
-    if late.pc in machine.TABLE:
-        options.append(("Deadline", late))
-    return next((option for option in options if machine.want(rules, option[1]) == record.request), options[0])

@@ -110,19 +110,25 @@ def _check_outcome(where: str, worker: Worker, met: Met) -> None:
         )
 
 
+def asking(rules: Rules, worker: Worker, request: Request) -> tuple[str | None, Worker] | None:
+    """The worker that wants this request, and the event of time that led it there, if one did; None: it never would."""
+    options: list[tuple[str | None, Worker]] = [(None, worker)]
+    if machine.owns_last_call(rules, worker):
+        options.append(("LastCallOver", machine.last_call_over(worker)))
+    late = machine.deadline(rules, worker)
+    if late.pc not in machine.ENDED:
+        options.append(("Deadline", late))
+    return next((option for option in options if machine.want(rules, option[1]) == request), None)
+
+
 def _stepped(rules: Rules, where: str, worker: Worker, record: Record) -> Worker:
     if worker.pc in machine.ENDED:
         raise RejectedError(f"{where}: expected no request, the worker is {worker.pc}; found {record.request}")
-    options = [worker]
-    if machine.owns_last_call(rules, worker):
-        options.append(machine.last_call_over(worker))
-    late = machine.deadline(rules, worker)
-    if late.pc not in machine.ENDED:
-        options.append(late)
-    ready = next((option for option in options if machine.want(rules, option) == record.request), None)
-    if ready is None:
+    found = asking(rules, worker, record.request)
+    if found is None:
         wanted = machine.want(rules, worker)
         raise RejectedError(f"{where}: expected ({worker.pc}) {wanted}, found {record.request}")
+    ready = found[1]
     if record.reply is None:
         return ready
     try:
