@@ -80,6 +80,13 @@ def command(
     quick = [config for config in manifest if config.time != "long"]
     left = [] if names else [config.name for config in quick if spaces.left_to_tlc(config)]
     chosen = select(manifest, names) if names else [config for config in quick if config.name not in left]
+    if all_invariants:
+        about_runs = [config for config in chosen if config.properties]
+        if names and about_runs:
+            where = ", ".join(config.name for config in about_runs)
+            raise UnusableError("--all-invariants judges states", f"about runs: {where}", "leave one of the two out")
+        left += [config.name for config in about_runs]
+        chosen = [config for config in chosen if config not in about_runs]
     chosen = [_changed(config, changes) for config in chosen]
     if (svg_file or dot_file) and len(chosen) != 1:
         raise UnusableError("--svg and --dot draw one configuration", f"{len(chosen)} are chosen", "name one CONFIG")
@@ -92,13 +99,14 @@ def command(
     else:
         search, options = spaces.explore, {}
     results: Results = [(config, _watched(console, config, search, everything=free, **options)) for config in chosen]
-    surprising = [config.name for config, found in results if _surprises(config, found, free=free)]
+    differences = {config.name: _surprises(config, found, free=free) for config, found in results}
+    surprising = [f"{name} ({'; '.join(how)})" for name, how in differences.items() if how]
     console.print(_sampled_table(results, seed) if walks else _table(results))
     if names:
         _print_runs(console, results)
     console.print(_boundary(walks), highlight=False)
     if left:
-        console.print(f"left to TLC: {', '.join(left)}", highlight=False)
+        console.print(f"left out: {', '.join(left)}", highlight=False)
     console.print(
         f"not as expected: {', '.join(surprising)}" if surprising else "every search as expected", highlight=False
     )
@@ -127,11 +135,11 @@ def _watched(
         return search(config, on_progress=tell, **options)
 
 
-def _surprises(config: Config, found: Found | Sampled, *, free: bool) -> bool:
-    """Whether a result is another than the manifest's; ``free``: the manifest says nothing about it."""
+def _surprises(config: Config, found: Found | Sampled, *, free: bool) -> list[str]:
+    """How a result is another than the manifest's; ``free``: the manifest says nothing about it."""
     if isinstance(found, Sampled):
-        return bool(found.runs) and (free or config.expected.verdict == "holds")
-    return (bool(found.runs) or not found.complete) if free else bool(found.surprises(config))
+        return [found.verdict] if found.runs and (free or config.expected.verdict == "holds") else []
+    return ([found.verdict] if found.runs or not found.complete else []) if free else found.surprises(config)
 
 
 def _table(results: Results) -> Table:
@@ -169,7 +177,7 @@ def _print_runs(console: Console, results: Results) -> None:
     for config, found in results:
         for name, rows in found.runs.items():
             console.print(run_table(f"{config.name}: {name} is violated", rows))
-            console.print(f"{name} says: {spaces.meaning(name)}", markup=False, highlight=False)
+            console.print(f"{name} says: {spaces.meaning(config, name)}", markup=False, highlight=False)
 
 
 def _draw(file: Path, config: Config, found: Found | Sampled) -> None:
@@ -184,15 +192,17 @@ def _changed(config: Config, changes: tuple[str, ...]) -> Config:
     constants = dict(config.constants)
     for change in changes:
         name, _, number = change.partition("=")
-        if type(constants.get(name)) is not int or not number.isdecimal() or (name == "N" and int(number) < 1):
+        number_fits = number.isdecimal() and len(number) <= 9 and not (name == "N" and int(number) < 1)
+        if type(constants.get(name)) is not int or not number_fits:
             known = ", ".join(sorted(name for name, value in constants.items() if type(value) is int))
             raise UnusableError(f"--set {change!r}", "NAME=NUMBER", f"a whole number (N: 1 or more) for one of {known}")
         constants[name] = int(number)
-    lowest, highest = constants.get("Min", 1), constants.get("Max", 1)
-    assert isinstance(lowest, int)
-    assert isinstance(highest, int)
-    if not 1 <= lowest <= highest:
-        raise UnusableError(f"Min={lowest}, Max={highest}", "--set", "choose 1 <= Min <= Max")
+    for low, high in (("Min", "Max"), ("OtherMin", "OtherMax")):
+        lowest, highest = constants.get(low, 1), constants.get(high, 1)
+        assert isinstance(lowest, int)
+        assert isinstance(highest, int)
+        if not 1 <= lowest <= highest:
+            raise UnusableError(f"{low}={lowest}, {high}={highest}", config.name, f"choose 1 <= {low} <= {high}")
     return replace(config, constants=constants)
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from rallypoint.cli.runs import document_text, reply_text, request_text, run_rows
@@ -28,6 +29,7 @@ from rallypoint.tla.manifest import Config
 MAX_STATES = 1_000_000
 REGISTER_STATES = 200_000  # held as they are, so they take ten times the memory and the time
 DRAWN_STATES = 2_000
+DRAWN_EDGES = 3 * DRAWN_STATES
 
 CHOICES = {"rejoins", "closes", "restarts", "sets", "gets"}
 """Budgets that pay for what somebody chose to do; all others pay for faults."""
@@ -106,7 +108,14 @@ def left_to_tlc(config: Config) -> str:
         return f"temporal properties: {', '.join(config.properties)}" if config.properties else ""
     unknown = [name for name in config.invariants if name not in PREDICATES]
     unknown += [name for name in config.properties if name not in liveness.LIVENESS]
-    return f"no predicate for {', '.join(unknown)}" if unknown else ""
+    if unknown:
+        return f"no predicate for {', '.join(unknown)}"
+    if config.specification not in ("Spec", *twin.TTLS_RUN_OUT) or (
+        config.properties and config.specification == "Spec"
+    ):
+        return f"specification {config.specification}"
+    others = [name for name in (config.symmetry, config.view, config.constraint) if name]
+    return f"the model knows no {', '.join(others)}" if others else ""
 
 
 def _refuse_if_left(config: Config) -> None:
@@ -118,7 +127,7 @@ def _refuse_if_left(config: Config) -> None:
 def _checks(config: Config, everything: bool) -> dict[str, Check]:
     """The predicates of module Rendezvous to judge. UnusableError if there is one that the model does not have."""
     _refuse_if_left(config)
-    return {name: PREDICATES[name] for name in (INVARIANTS if everything else config.invariants)}
+    return {name: PREDICATES[name] for name in dict.fromkeys([*(INVARIANTS if everything else ()), *config.invariants])}
 
 
 def _fair(config: Config) -> Found:
@@ -127,7 +136,11 @@ def _fair(config: Config) -> Found:
     started = time.monotonic()
     space = twin.model_config(config)
     ttls = twin.TTLS_RUN_OUT[config.specification]
-    verdicts = liveness.check(space, [liveness.LIVENESS[name] for name in config.properties], ttls=ttls)
+    judged = [liveness.LIVENESS[name] for name in config.properties]
+    try:
+        verdicts = liveness.check(space, judged, ttls=ttls)
+    except MemoryError as error:
+        raise UnusableError(f"{config.name} is too large for fair runs", str(error), "choose smaller numbers") from None
     violations = {name: verdict.violation for name, verdict in verdicts.items() if verdict.violation is not None}
     size = next(iter(verdicts.values()))
     seconds = time.monotonic() - started
@@ -135,13 +148,14 @@ def _fair(config: Config) -> Found:
 
 
 def explore(config: Config, *, everything: bool = False, on_progress: Callable[[int], None] | None = None) -> Found:
-    """Search one configuration with its invariants, or all. ``on_progress(states)`` is called now and then.
+    """Search one configuration with what it checks, and with all invariants if it is not about fair runs and
+    ``everything`` is asked for. ``on_progress(states)`` is called now and then.
 
     Where the manifest expects a violation, the search ends with it: some of these spaces have no end.
     """
     if config.module == register_twin.MODULE:
         return _register(config, everything)
-    if config.properties and not everything:
+    if config.properties:
         return _fair(config)
     space = twin.model_config(config)
     found = Explorer(space).explore(
@@ -166,6 +180,9 @@ def sample(
     """Walk through one configuration at random. UnusableError for another module than Rendezvous."""
     if config.module == register_twin.MODULE:
         raise UnusableError(f"no random walks in {config.name}", config.module, "search it without --random")
+    if config.properties:
+        where = f"{config.name} is about {', '.join(config.properties)}"
+        raise UnusableError("random walks judge states, not runs", where, "search it without --random")
     space = twin.model_config(config)
     found = wander(space, _checks(config, everything), walks=walks, length=length, seed=seed, on_progress=on_progress)
     return Sampled(
@@ -241,10 +258,10 @@ def _register_text(state: register_system.State) -> str:
     return "(absent)" if node is None else f"{node.value} at index {node.modified}"
 
 
-def meaning(name: str) -> str:
-    """The statement of an invariant, in words."""
-    known = {**INVARIANTS, **register_spec.INVARIANTS, **register_spec.REACHABLE}
-    return " ".join((known[name].__doc__ or "").split())
+def meaning(config: Config, name: str) -> str:
+    """The statement of a property, in words: an invariant's own, else what the configuration says of itself."""
+    stated = {**INVARIANTS, **register_spec.INVARIANTS, **register_spec.REACHABLE}.get(name)
+    return " ".join(((stated and stated.__doc__) or config.about).split())
 
 
 def graph(config: Config) -> Graph:
@@ -265,6 +282,11 @@ def dot(config: Config) -> str:
         space = register_twin.model_config(config)
         complete = register_system.explore(space, max_states=DRAWN_STATES, on_edge=note).complete
         names = _Names(register_system.initial(space), _register_words)
+    elif config.specification in twin.TTLS_RUN_OUT:
+        fair = twin.model_config(config)
+        edges = list(islice(twin.fair_edges(fair, twin.TTLS_RUN_OUT[config.specification]), DRAWN_EDGES + 1))
+        complete = len(edges) <= DRAWN_EDGES
+        names = _Names(system.initial(fair), lambda state: _words(fair, state))
     else:
         explorer = Explorer(twin.model_config(config))
         complete = explorer.explore(max_states=DRAWN_STATES, on_edge=note).complete

@@ -320,7 +320,7 @@ def _boundary(outcomes: Sequence[Outcome], simulation: Simulation | None) -> str
     worst = max(result.collisions for result in holding)
     return (
         "holds = every reachable state at the stated size was checked; "
-        f"TLC puts the chance that it missed one (fingerprint collision) at {worst:.0e} or less"
+        f"TLC puts the chance that it missed one (fingerprint collision) at {worst:.0e}"
     )
 
 

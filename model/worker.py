@@ -517,7 +517,7 @@ TABLE: dict[str, Row] = {
     "destroy": Row("Destroy", lambda r, w: Cad(active(r), seen_text(w)), _destroy, "removing a version that is void"),
     "publish_address": Row(
         "PublishAddress",
-        lambda r, w: Put(address(r, w), w.id),
+        lambda r, w: Put(address(r, w), ""),
         _publish_address,
         "publishing the address of rank 0",
     ),

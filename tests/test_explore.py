@@ -57,6 +57,10 @@ def test_the_graph_has_every_state_and_every_edge(capsys: pytest.CaptureFixture[
         ([HOLDING, "--svg", "run.svg"], f"nothing to draw ({HOLDING} has no counterexample)"),
         ([HOLDING, FAILING, "--svg", "run.svg"], "--svg and --dot draw one configuration (2 are chosen)"),
         ([HOLDING, "--dot", "run.dot"], f"no graph is drawn ({HOLDING} has more than 50 states)"),
+        (["closed-for-long-upstream", "--random", "5"], "random walks judge states, not runs"),
+        (["dead-participant-upstream", "--all-invariants"], "--all-invariants judges states"),
+        (["other-bounds", "--set", "OtherMin=5"], "OtherMin=5, OtherMax=2 (other-bounds)"),
+        (["lost-counter", "--set", f"LostReplies={'9' * 5000}"], "a whole number"),
         ([REGISTER, "--random", "5"], f"no random walks in {REGISTER} (Register)"),
         ([HOLDING, "--dot", "/nowhere/at/all"], "the folder '/nowhere/at' does not exist"),
     ],
@@ -108,3 +112,22 @@ def test_the_register_is_bounded_too(capsys: pytest.CaptureFixture[str], monkeyp
     printed = explore(capsys, "register-stale", "--set", "Sets=30", code=1)
     assert "not checked: too many states" in printed
     assert "not as expected: register-stale" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "violated"), [("reach-final", "NeverFinal"), ("dead-participant-upstream", "EventuallyFree")]
+)
+def test_what_is_to_be_violated_is_shown_and_survives_other_numbers(
+    name: str, violated: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shown = explore(capsys, name, "--svg", tmp_path / "run.svg")
+    assert f"{violated} says: " in shown
+    assert (tmp_path / "run.svg").is_file()
+    assert f"{violated} violated in" in explore(capsys, name, "--set", "N=2", code=1)
+
+
+def test_a_fair_graph_is_drawn_with_fair_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report, graph = tmp_path / "report.json", tmp_path / "graph.dot"
+    explore(capsys, "dead-participant", "--dot", graph, "--json", report)
+    (found,) = json.loads(report.read_text())["configurations"]
+    assert graph.read_text().count(" -> ") == found["edges"]

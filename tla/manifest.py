@@ -23,6 +23,7 @@ One ``[[config]]`` table per configuration of ``manifest.toml``; unknown keys ar
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -197,6 +198,7 @@ def _config(entry: Mapping[str, Any], defaults: Mapping[str, Any], path: Path) -
     )
     table.close()
     _refuse_nonsense(config, table)
+    _refuse_unknown(config, {*_Table(entry, place).table("constants"), *config.model_values}, table)
     return config
 
 
@@ -233,6 +235,28 @@ def _refuse_nonsense(config: Config, table: _Table) -> None:
     for name, named in config.model_values.items():
         if not all(isinstance(value, str) for value in (named if isinstance(named, list) else [named])):
             raise table.wrong(f"model value {name} = {named!r} is neither a name nor a list of names")
+
+
+def _refuse_unknown(config: Config, own: set[str], table: _Table) -> None:
+    """TLC takes a constant that its module does not declare, and a text that occurs nowhere in it, without a word.
+
+    ``own``: the constants that this entry names itself; the defaults are for several modules.
+    """
+    module = config.spec_dir / f"{config.module}.tla"
+    if not module.is_file():  # TLC says so
+        return
+    source = re.sub(r"\\\*.*", "", module.read_text(encoding="utf-8"))
+    declared = {
+        name
+        for block in re.findall(r"^CONSTANTS?\b([\w\s,]*?)^(?=\S)", source, re.M)
+        for name in re.findall(r"\w+", block)
+    }
+    for name in sorted(own - declared):
+        raise table.wrong(f"constant {name!r}, which {config.module} does not declare")
+    for name, value in config.constants.items():
+        for text in value if isinstance(value, list) and name in declared else ():
+            if isinstance(text, str) and f'"{text}"' not in source:
+                raise table.wrong(f"{name} has {text!r}, of which {config.module} knows nothing")
 
 
 def _constant(value: Constant) -> str:

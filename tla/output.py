@@ -194,7 +194,7 @@ class Output:
         sampled_totals = _numbers(r"([\d,]+) states generated", self._last(_SIMULATION_PROGRESS))
         depth = _numbers(r"search is (\d+)", self._last(_DEPTH))
         initial = _numbers(r"(\d+) (?:distinct )?state(?:s|\(s\))? generated", self._last(*_INITIAL_COUNTS))
-        collisions = re.search(r"val = ([\d.E+-]+)", self._last(_SUCCESS))
+        estimates = re.findall(r"val = ([\d.E+-]+)", self._last(_SUCCESS))
         return TlcResult(
             "harness failed",
             seconds,
@@ -204,7 +204,7 @@ class Output:
             initial=initial[0] if initial else 0,
             depth=depth[0] if depth else 0,
             coverage=self._coverage(),
-            collisions=float(collisions[1]) if collisions else 0.0,
+            collisions=max(map(float, estimates), default=0.0),
             sampled=sampled,
             partial=self._distributed,
             registered=self.registered,

@@ -7,7 +7,7 @@ Must not live here: rules of the protocol.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields
 from typing import TypeVar
 
@@ -150,17 +150,20 @@ def _explored(config: system.Config, on_progress: Callable[[int], None] | None) 
     return _graph(config, explorer.encode(system.initial(config)), raw, explorer.decode)
 
 
-def _fair(config: system.Config, ttls: bool) -> Graph:
+def fair_edges(config: system.Config, ttls: bool) -> Iterator[tuple[system.State, str, system.State]]:
+    """Every fair transition, in the order of a breadth-first search."""
     start = system.initial(config)
-    raw: Counter[tuple[system.State, str, system.State]] = Counter()
     queue, seen = [start], {start}
     for state in queue:
         for _, step in fair.steps(config, state, ttls=ttls):
-            raw[state, step.action, step.state] += 1
+            yield state, step.action, step.state
             if step.state not in seen:
                 seen.add(step.state)
                 queue.append(step.state)
-    return _graph(config, start, raw, lambda state: state)
+
+
+def _fair(config: system.Config, ttls: bool) -> Graph:
+    return _graph(config, system.initial(config), Counter(fair_edges(config, ttls)), lambda state: state)
 
 
 def _graph(
@@ -168,6 +171,8 @@ def _graph(
 ) -> Graph:
     nodes = {start} | {node for source, _, target in raw for node in (source, target)}
     states = {node: tla_state(config, decode(node)) for node in nodes}
+    if len(set(states.values())) != len(nodes):
+        raise ValueError("two states of the model are one of the specification")
     edges: Counter[Edge] = Counter()
     for (source, action, target), count in raw.items():
         edges[states[source], action, states[target]] += count

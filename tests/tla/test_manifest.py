@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rallypoint.model.errors import UnusableError
+from rallypoint.tla import SPEC_DIR
 from rallypoint.tla.manifest import Config, Counts, Expected, load_manifest, select
 from rallypoint.tla.tlc import DEADLOCK, TEMPORAL, Step, TlcResult
 from rallypoint.tla.values import Fn
@@ -104,6 +106,21 @@ def test_a_manifest_out_of_format_is_one_clear_line(tmp_path: Path, text: str, r
     with pytest.raises(UnusableError, match=reason) as caught:
         loaded(tmp_path, text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("constants", "reason"),
+    [
+        ("Crashs = 1", "constant 'Crashs', which Rendezvous does not declare"),
+        ('Rules = ["owned_slots", "no_such_rule"]', "Rules has 'no_such_rule', of which Rendezvous knows nothing"),
+    ],
+)
+def test_what_the_module_does_not_know_is_refused(tmp_path: Path, constants: str, reason: str) -> None:
+    shutil.copy(SPEC_DIR / "Rendezvous.tla", tmp_path)
+    entry = ENTRY.replace('module = "M"', 'module = "Rendezvous"')
+    assert loaded(tmp_path, entry + "constants = { Crashes = 1 }\n")
+    with pytest.raises(UnusableError, match=reason):
+        loaded(tmp_path, entry + f"constants = {{ {constants} }}\n")
 
 
 def test_a_missing_manifest_is_one_clear_line(tmp_path: Path) -> None:
