@@ -339,7 +339,10 @@ class EtcdServer:
             self._process.kill()
 
     def kill(self) -> End | None:
-        """End etcd at once (SIGKILL), as a crash does; its data stays for ``start``. What it printed last."""
+        """End etcd at once (SIGKILL), as a crash does; its data stays for ``start``. What it printed last.
+
+        A single etcd before 3.5.5 can lose the write that it has answered last (etcd issue 14370).
+        """
         if self._process is None:
             return None
         self._process.kill()

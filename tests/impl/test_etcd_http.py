@@ -57,6 +57,7 @@ def test_P_A_R11_R78_the_configured_endpoint_is_never_forgotten() -> None:
     try:
         v2 = EtcdV2(EtcdHttp.of_client(server.get_client()), "/r")
         v2.perform(Put("/k", "v"), soon())
+        v2.perform(Put("/later", "v"), soon())  # see EtcdServer.kill
         server.kill()
         for _ in range(3):
             with pytest.raises(EtcdUnavailable):

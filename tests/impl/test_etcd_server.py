@@ -362,6 +362,7 @@ def test_R74_the_first_usable_address_wins(broken: int, monkeypatch: pytest.Monk
 def test_a_crash_keeps_data_and_port(own_etcd: EtcdServer) -> None:
     client, port, first = own_etcd.get_client(), own_etcd.get_port(), own_etcd.pid
     client.write("/a", "1")
+    client.write("/later", "1")  # see EtcdServer.kill
     own_etcd.kill()
     assert gone(first, 0)
     own_etcd.start()
