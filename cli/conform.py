@@ -15,7 +15,7 @@ from rallypoint.cli.conform_run import HARNESS_FAILED, HOLDS, VIOLATED, Run, dif
 from rallypoint.cli.conform_tests import TestFile, find_tests
 from rallypoint.cli.conform_words import LANGUAGES, Words
 from rallypoint.cli.facts import facts
-from rallypoint.cli.json_file import json_option, writable, write_json, write_text
+from rallypoint.cli.json_file import file_option, json_option, write_json, write_text
 from rallypoint.cli.runs import wide_console
 from rich.console import Console
 from rich.table import Table
@@ -32,12 +32,7 @@ STYLES = {HOLDS: "green", VIOLATED: "bold red", HARNESS_FAILED: "bold red"}
     help="A checkout of PyTorch, or its folder test/distributed/elastic/rendezvous.",
 )
 @click.option("--lang", type=click.Choice(LANGUAGES), default="en", show_default=True, help="Of table and record.")
-@click.option(
-    "--record",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    callback=writable,
-    help="Write a Markdown record to this file too.",
-)
+@file_option("--record", "record", "Write a Markdown record to this file too.")
 @json_option
 def command(tests: Path, lang: str, record: Path | None, json_file: Path | None) -> int:
     """Run PyTorch's own rendezvous tests on PyTorch's etcd modules and on rallypoint's.

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from rallypoint.cli import spaces
-from rallypoint.cli.json_file import json_option, writable, write_json, write_text
+from rallypoint.cli.json_file import file_option, json_option, write_json, write_text
 from rallypoint.cli.runs import run_table, wide_console
 from rallypoint.cli.spaces import Found, Sampled
 from rallypoint.model.errors import UnusableError
@@ -18,7 +18,6 @@ from rallypoint.tla.manifest import Config, load_manifest, select
 from rich.console import Console
 from rich.table import Table
 
-DRAWING = click.Path(dir_okay=False, writable=True, path_type=Path)
 Results = Sequence[tuple[Config, Found | Sampled]]
 
 
@@ -41,19 +40,9 @@ Results = Sequence[tuple[Config, Found | Sampled]]
 )
 @click.option("--depth", type=click.IntRange(min=1), default=200, show_default=True, help="Steps of a walk at most.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="The same seed, the same walks.")
-@click.option(
-    "--svg",
-    "svg_file",
-    type=DRAWING,
-    callback=writable,
-    help="Draw the counterexample of the one CONFIG as a sequence diagram into this file.",
-)
-@click.option(
-    "--dot",
-    "dot_file",
-    type=DRAWING,
-    callback=writable,
-    help=f"Write the state graph of the one CONFIG for Graphviz, up to {spaces.DRAWN_STATES:,} states.",
+@file_option("--svg", "svg_file", "Draw the counterexample of the one CONFIG as a sequence diagram into this file.")
+@file_option(
+    "--dot", "dot_file", f"Write the state graph of the one CONFIG for Graphviz, up to {spaces.DRAWN_STATES:,} states."
 )
 @json_option
 def command(

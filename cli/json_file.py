@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rallypoint.model.errors import UnusableError
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-def writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+
+def _writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     """For options that name a file to write: refuses what cannot be one."""
     # Told before any work is done, and without opening it: a pipe can be opened only once.
     if value is not None and value.is_dir():
@@ -23,13 +25,13 @@ def writable(ctx: click.Context, param: click.Parameter, value: Path | None) -> 
     return value
 
 
-json_option = click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    callback=writable,
-    help="Write the findings to this file too.",
-)
+def file_option(flag: str, name: str, help_text: str) -> Callable[[Command], Command]:
+    """An option that names a file to write; the command's parameter is called ``name``."""
+    kind = click.Path(dir_okay=False, writable=True, path_type=Path)
+    return click.option(flag, name, type=kind, callback=_writable, help=help_text)
+
+
+json_option = file_option("--json", "json_file", "Write the findings to this file too.")
 
 
 def write_json(file: Path, report: Mapping[str, Any]) -> None:

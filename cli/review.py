@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import click
-from rallypoint.cli.json_file import json_option, writable, write_json, write_text
+from rallypoint.cli.json_file import file_option, json_option, write_json, write_text
 from rallypoint.cli.runs import wide_console
 from rallypoint.defects.scenarios import DEFECTS
 from rallypoint.model.errors import UnusableError
@@ -76,12 +76,7 @@ class Reviewed:
 @click.option(
     "--fail-on-gaps", is_flag=True, help="End with 1 also if a clause has no evidence, or a test of it failed."
 )
-@click.option(
-    "--markdown",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    callback=writable,
-    help="Write the matrix to this file as Markdown.",
-)
+@file_option("--markdown", "markdown", "Write the matrix to this file as Markdown.")
 @json_option
 def command(
     ids: tuple[str, ...],
