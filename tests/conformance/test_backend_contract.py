@@ -77,12 +77,12 @@ def test_neither_is_a_state_what_decodes_to_nothing(
     side: Side, backend: Any, etcd_server: EtcdServer, prefix: str, text: str
 ) -> None:
     etcd_server.get_client().write(f"{prefix}/job", text)
-    with documented(side, "B-D"), pytest.raises(RendezvousStateError):
+    with documented(side, "B-D", "DID NOT RAISE RendezvousStateError"), pytest.raises(RendezvousStateError):
         backend.get_state()
 
 
 def test_a_token_never_creates(side: Side, backend: Any) -> None:
-    with documented(side, "B-B"):
+    with documented(side, "B-B", r"AssertionError: assert \(b'first', \d+, True\) is None"):
         assert backend.set_state(b"first", 0) is None
         assert backend.get_state() is None
 
@@ -92,7 +92,7 @@ def test_a_vanished_state_is_no_connection_error(
 ) -> None:
     _, token, _ = backend.set_state(b"first")
     etcd_server.get_client().delete(f"{prefix}/job")
-    with documented(side, "B-H"):
+    with documented(side, "B-H", "RendezvousConnectionError: "):
         assert backend.set_state(b"second", token) is None
 
 
