@@ -117,6 +117,7 @@ def test_with_the_switch_on_the_property_holds(config: manifest.Config) -> None:
 NOT_LIVE = {
     "mixed": "PyTorch's member is never told (L-W): the other waits for it in vain",
     "other-bounds": "who is left alone waits for its minimum, which is not the run's",
+    "other-bounds-early-wake": "as other-bounds",
 }
 FITTING = tuple(
     pytest.param(config, id=config.name, marks=[pytest.mark.slow] if (config.counts.states or 0) > 1500 else [])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rallypoint.model import system
+from rallypoint.model import etcd, system
 from rallypoint.model import worker as machine
 from rallypoint.model.rules import Rules
 from rallypoint.model.system import Budget, Config, State
@@ -69,8 +69,8 @@ def by_predicate(members: Pair, status: str, closed: bool) -> set[str]:
     """Which predicates the same state breaks."""
     config = Config(Rules(LOWEST, HIGHEST), 2, Budget())
     start = system.initial(config)
-    document = system.etcd.Create(machine.active(config.rules), f'{{"status": "{status}"}}')
-    store, _ = system.etcd.apply(start.store, document)
+    document = etcd.Create(machine.active(config.rules), f'{{"status": "{status}"}}')
+    store, _ = etcd.apply(start.store, document)
     workers = tuple(
         Worker(f"{slot}.0", machine.MEMBER, version=1, rank=rank, world=world)
         for slot, (rank, world) in enumerate(members)
